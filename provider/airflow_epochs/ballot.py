@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict, Ranges
 
 FUNCTION = "vote="
-"""With this begins the reason of a decision that the function made. No sink can have this name."""
+"""How the reason of a decision begins that the function made. No sink can have this name."""
 TEXT_LENGTH_MAX = 2_000
 """The longest text that is kept of what the function says: it stands in the ledger, and travels through XCom."""
 
@@ -47,4 +47,4 @@ class Ballot:
 
 
 VoteFunction = Callable[[Ballot], object]
-"""Returns why the epoch must not be shown; None: it may be."""
+"""A function that returns why the epoch must not be shown; None if it may be."""

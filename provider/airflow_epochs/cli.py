@@ -351,7 +351,7 @@ def retry(args: Namespace) -> None:
 
 
 def _set_pause(args: Namespace, kind: type[Pause] | type[Unpause]) -> None:
-    """Nothing to do is no failure: a script may say twice how it wants the pipeline to be."""
+    """Pause or unpause. Nothing to do is no failure: a script may say twice how it wants the pipeline to be."""
     by, ledger = account_of(args), known_ledger_of(args)
     try:
         action = kind.of(ledger, args.pipeline)

@@ -119,7 +119,7 @@ class Overlapping(Protocol):
 
 @runtime_checkable
 class Lacking(Protocol):
-    """A source that cannot do everything. Here for the same reason as ``Overlapping``."""
+    """A source that does not allow every option of a pipeline. Here for the same reason as ``Overlapping``."""
 
     lacks: Mapping[str, str]
     """Option of the pipeline, or param of a run -> why the source does not allow it."""
@@ -156,7 +156,8 @@ def require_types(
 ) -> None:
     """Raise BadArgument, which names the argument, if one is of another kind than the pipeline takes.
 
-    By their methods: each task parses its DAG file, and ``contracts``, ``event_time`` and the rest would come with it.
+    It looks at methods, not classes: each task parses its DAG file, and ``contracts``, ``event_time`` and the rest
+    would come with it.
     """
     is_source = _can(source, "plan", "spark_read")
     _require("source", source, "a KafkaSource(…), a DeltaSource(…) or a source of your own", is_source)
@@ -200,7 +201,7 @@ def _require(option: str, value: object, must: str, fits: bool) -> None:
 
 
 def _can(value: object, *methods: str) -> bool:
-    """Whether ``value`` has these methods. A class has not: somebody has forgotten to call it."""
+    """Whether ``value`` has these methods. False for a class: somebody has forgotten to call it."""
     return not isinstance(value, type) and all(callable(getattr(value, method, None)) for method in methods)
 
 
@@ -263,7 +264,7 @@ def require_distinct(sinks: Sequence[Sink]) -> None:
 def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
     """Raise Refused if a sink writes to what the source reads, unless the source allows it.
 
-    It is the error that ``open`` raises where only the connections tell, so that one mistake has one code.
+    ``open`` raises the same error if only the connections show the loop, so one mistake has one code.
     """
     reads = source.reads() if isinstance(source, Overlapping) else ()
     for sink in sinks:

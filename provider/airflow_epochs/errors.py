@@ -7,7 +7,7 @@ EpochError
  ├── OutcomeUnknown  it may or may not have happened: look before anything else, never clean up
  ├── Fenced          a newer attempt, or another run, owns this epoch: stop
  └── Corrupt         ledger and sink disagree, or data is gone: a human must look; nothing was written
-      └── RowsGone   … namely staged rows that were promised: they can be staged again
+      └── RowsGone   … namely staged rows that a sink voted for: they can be staged again
            └── RowsLost  … although the sink shows their epoch: staged again, they are put back
 
 The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownException``.
@@ -42,7 +42,7 @@ _COMMAND = re.compile(r"`airflow epochs [^`]*`")
 
 
 def filled(text: str, **place: object) -> str:
-    """``text``, whose commands have the known place in place of words like PIPELINE, so that they can be pasted."""
+    """``text`` with the known names in place of words like PIPELINE, so that its commands can be pasted."""
 
     def with_place(command: re.Match[str]) -> str:
         return re.sub(r"\b(PIPELINE|EPOCH|SINK)\b", lambda word: str(place.get(word[0]) or word[0]), command[0])
@@ -106,7 +106,7 @@ class EpochError(Exception):
 
     @property
     def filled_remedy(self) -> str:
-        """The remedy, whose commands have the known place, so that they can be pasted."""
+        """The remedy with the known pipeline, epoch and sink in its commands, so that they can be pasted."""
         return filled(self.remedy, PIPELINE=self.pipeline, EPOCH=self.epoch, SINK=self.sink)
 
     @property
@@ -193,7 +193,7 @@ class BadArgument(ValueError):
 
 
 def without_code(error: BaseException) -> str:
-    """The text of ``error`` for an error that quotes it: a text has one code."""
+    """The text of ``error`` without its code, for another error that quotes it: a text has one code."""
     return error.what if isinstance(error, BadArgument) else str(error)
 
 
@@ -201,7 +201,7 @@ def without_code(error: BaseException) -> str:
 def located(
     pipeline: str, epoch: int | None = None, attempt: int | None = None, sink: str | None = None
 ) -> Iterator[None]:
-    """Give each error from here the parts of this place that it does not name itself."""
+    """Add this place to each error that the block raises. Parts that the error names itself stay."""
     try:
         yield
     except EpochError as error:

@@ -88,9 +88,9 @@ class EventTime:
 
 DEPTH_MAX = 16
 _LAST = 253_402_300_799_999_999
-"""The end of 9999 in UTC. No datetime after it could tell a transform."""
+"""The end of 9999 in UTC: the last time that a transform can get as a datetime."""
 _YEAR_1 = -62_135_596_800_000_000
-"""0001-01-01 in UTC. Some clients write it for a time that is not set; no datetime before it could tell a transform."""
+"""0001-01-01 in UTC: the first time that can be a datetime. Some clients write it for a time that is not set."""
 
 
 def next_watermarks(event_time: EventTime | None, before: CompleteRecord | None, now: str) -> Watermarks:

@@ -14,7 +14,7 @@ _HEXADECIMAL = re.compile("%[0-9A-Fa-f]{2}")
 _UNCLEAR = re.compile(rf"[#?\x00-\x1f]|{_HEXADECIMAL.pattern}")
 CLEAR_RULE = "without '#', '?', control characters, and '%' before two hexadecimal digits"
 DRY_RUN = "dry-"
-"""How the name of a dry run begins that stands in place of a ledger's id: no ledger has such an id."""
+"""How the name of a dry run begins. It stands in place of a ledger's id, and no ledger has such an id."""
 PAGE = "/epochs"
 """Where the API server has the Epochs page."""
 RUN_NOTE = "run_note"
@@ -23,7 +23,7 @@ NAME_RULE = "1 to 63 letters, digits, '-' and '_', starting with a letter or dig
 
 
 def no_dag_of(pipeline: str) -> str:
-    """The id, of no DAG, that a pipeline is handed to when no DAG runs it any more."""
+    """The owner id of a pipeline that no DAG runs any more. No DAG can have this id."""
     return f"{pipeline}_ended"
 
 
@@ -81,7 +81,7 @@ def unclear_in(location: str) -> str | None:
 
 
 def unclear_as_spelt(url: str) -> str | None:
-    """The same, of a location that Spark gets as it is spelt: the path of a ``file:`` URL is no plain path then."""
+    """As ``unclear_in``, for a location that Spark gets as it is spelt: then a ``file:`` URL is no plain path."""
     found = _UNCLEAR.search(url) if "://" in url else None
     return found and found[0]
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def bounded(call: Callable[[], T], seconds: float, late: Exception) -> T:
-    """Run ``call()`` in a daemon thread. After so many seconds, leave it alone there and raise ``late``."""
+    """Run ``call()`` in a daemon thread. After this many seconds, leave it running there and raise ``late``."""
     outcome: dict[str, Any] = {}
 
     def target() -> None:

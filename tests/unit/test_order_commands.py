@@ -341,7 +341,7 @@ def test_a_command_goes_on_with_the_source_on_record_whatever_fails_in_the_searc
     brokers.logs[world.topic()] = Log(25, 40, 3)
     monkeypatch.setattr(definitions, "find", find)
     shown = typed(world.ledger_root, stopped(world, 2), "skip")
-    assert "No DAG tells the source here (RuntimeError): it is taken as epoch 1 has it on record." in shown
+    assert "The source cannot be read from a DAG here (RuntimeError): it is taken as epoch 1 has it on record." in shown
     assert world.opened(3).ranges == {world.topic(): (OffsetRange(0, 25, 40),)}
 
 
@@ -354,7 +354,7 @@ def test_what_airflow_logs_of_its_bundles_is_not_in_the_midst_of_what_reset_sour
 
     monkeypatch.setattr(definitions, "_bags", bags)
     words = ("epochs", "reset-source", world.name, "--starting", "earliest", "--why", "the test says so")
-    assert "No DAG tells the source here" in ordered(world.ledger_root, *words)
+    assert "The source cannot be read from a DAG here" in ordered(world.ledger_root, *words)
     out, err = capfd.readouterr()
     assert "bundles" not in out and "DAG bundles loaded" in err
 

@@ -186,7 +186,7 @@ def test_a_waived_sink_that_cannot_be_asked_is_told_so(world: DiskWorld, monkeyp
 
     monkeypatch.setattr(DeltaSink, "last_committed", down)
     assert checked(world)["ledger", "receipts"].details == (
-        f"Epoch 5: sink orders was waived by {BY.who} ({BY.why}). Nobody can tell now whether its commit landed all "
+        f"Epoch 5: sink orders was waived by {BY.who} ({BY.why}). It is not known whether its commit landed all "
         "the same.",
     )
 
@@ -210,7 +210,7 @@ def test_a_waived_sink_that_is_down_is_asked_once_however_many_epochs_were_waive
     found = verify(replace(world, sinks=sinks).coordinator().task, 10)
     receipts = next(each for each in found if each.check == "receipts")
     assert [told.partition(": ")[0] for told in receipts.details] == ["Epoch 7", "Epoch 6", "Epoch 5"]
-    assert all("Nobody can tell now whether its commit landed" in told for told in receipts.details)
+    assert all("It is not known whether its commit landed" in told for told in receipts.details)
     assert asked == ["orders"], "no check of the sink itself has begun yet"
 
 

@@ -45,10 +45,10 @@ _UNKNOWN = (
     codes.DAG_UNKNOWN,
     codes.DAG_NOT_IMPORTED,
 )
-"""The command names something that is not there: the cause says where."""
+"""Errors that say: the command names something that does not exist."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _MOST = 10**18
-"""As good as all. Python's ``islice`` and SQLite, which shows samples of rows, take no number beyond 64 bits."""
+"""Stands for "all". Python's ``islice`` and SQLite, which shows samples of rows, take no number beyond 64 bits."""
 CommandFunction = Callable[[Namespace], None]
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def tell_of_nothing(conn_ids: Iterable[str]) -> None:
 def end_with(failed: Mapping[str, EpochError], nothing: Refused | None = None) -> None:
     """End the command with exit code 1, and say which ledgers could not be read; do nothing if all could be.
 
-    ``nothing``: that the other ledgers have nothing to print, if so.
+    ``nothing``: a sentence that the other ledgers have nothing to print, if so.
     """
     if not failed:
         return

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 AT_ONCE = 1_000
-"""So many epochs are a row group."""
+"""How many epochs make a row group."""
 
 
 def export_command() -> ActionCommand:
@@ -72,7 +72,7 @@ def export(args: Namespace) -> None:
 
 
 def _shown(views: Iterator[EpochView]) -> Iterator[EpochView]:
-    """The same. A terminal shows how many there have been."""
+    """The same epochs. A terminal shows how many there have been."""
     console = Console(stderr=True)
     yield from track(views, "epochs", console=console, transient=True, disable=not sys.stderr.isatty())
 

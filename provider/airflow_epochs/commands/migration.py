@@ -184,7 +184,7 @@ def _planned(checkpoint: StreamCheckpoint, *, known: bool) -> list[str]:
 
 
 def _unseen(*, known: bool) -> Iterator[str]:
-    """What folder and table do not tell, and would be rows twice or missing. A table tells that a folder is older."""
+    """Warnings of what folder and table do not say, by which rows may be there twice or be missing."""
     yield "  The command cannot see these; look yourself before you say yes:"
     if not known:
         yield "    if the folder is an older copy, rows of the batches since then come twice;"

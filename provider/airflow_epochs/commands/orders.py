@@ -233,7 +233,10 @@ def _order(
     *,
     plans_anew: bool = False,
 ) -> None:
-    """``plans_anew``: the command is also for an aborted epoch that begins there, but cannot be read to its end."""
+    """Record the command, after a yes.
+
+    ``plans_anew``: it is also for an aborted epoch that begins there, but cannot be read to its end.
+    """
     by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
@@ -252,7 +255,7 @@ def _order(
 
 
 def _source_spec(args: Namespace, ledger: Ledger, at: BetweenEpochs) -> JsonDict:
-    """The source as its DAG describes it today; as the last epoch did, if this installation has no DAG that tells.
+    """The source as its DAG describes it today; as the last epoch did, if no DAG here describes it.
 
     Looking for the DAG runs every bundle and DAG file, so it may fail for any reason. The command must go on.
     """
@@ -264,7 +267,10 @@ def _source_spec(args: Namespace, ledger: Ledger, at: BetweenEpochs) -> JsonDict
     except Exception as error:
         code = error.code if isinstance(error, EpochError) else None
         told = code.name if code else type(error).__name__
-        print(f"No DAG tells the source here ({told}): it is taken as epoch {newest.txn.epoch} has it on record.")
+        print(
+            f"The source cannot be read from a DAG here ({told}): it is taken as epoch {newest.txn.epoch} has it on "
+            "record."
+        )
         return newest.source
 
 
@@ -303,7 +309,7 @@ def _read_again(first: int) -> list[str]:
 
 
 def _state_anew() -> list[str]:
-    """What a state lacks cannot be read again by `backfill`: each epoch rests on the one before."""
+    """The lines for a state: `backfill` cannot bring what it lacks, because each epoch rests on the one before."""
     return [
         "  It is a state table: in a new table it begins empty, or with the rows of `initial`. Later results lack what "
         "is not among these rows.",

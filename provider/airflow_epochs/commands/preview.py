@@ -100,7 +100,7 @@ def _as_text(row: Mapping[str, object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value that JSON has no form for. Binary values are mostly text: of a record of Kafka, for example."""
+    """A value without a form in JSON, as text. Binary values are mostly text, such as a Kafka record's."""
     if not isinstance(value, bytes):
         return str(value)
     try:

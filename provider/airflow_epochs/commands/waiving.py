@@ -28,5 +28,5 @@ class WaiveWithDags(informed_actions.InformedWaive):
             with answer_alone():
                 return definitions.find(self.pipeline, owner, self.ledger_conn_id).pipeline.sinks
         except RAISED_BY_USERS as error:  # looking for the DAG runs every bundle and DAG file
-            log.warning("No DAG tells the sinks of pipeline %s here: %s", self.pipeline, first_line(error))
+            log.warning("The sinks of pipeline %s cannot be read from a DAG here: %s", self.pipeline, first_line(error))
             return ()

@@ -38,7 +38,7 @@ class Vacating(Protocol):
     """A sink that an operator can make empty again after its first epoch, without loss of what others wrote."""
 
     def how_to_vacate(self, first: TransactionId, env: Environment) -> str | None:
-        """What the operator does, whole sentences; the commit task is then cleared. None if more came than ``first``.
+        """What the operator must do before the commit task is cleared, in sentences. None if more came than ``first``.
 
         Changes nothing.
         """
@@ -90,11 +90,11 @@ class KnownByMarker(Protocol):
 class Holding(Protocol):
     """A sink that can tell whether rows of another sink's commit may still be where it writes to itself.
 
-    Of others, the marker tells if the ledger describes the other sink with the same ``destination``.
+    For other sinks, the marker decides if the ledger describes the other sink with the same ``destination``.
     """
 
     def may_hold(self, receipt: Receipt, env: Environment) -> bool:
-        """Whether this receipt, of a sink of another name, is of the place of this sink, and rows may be there.
+        """Whether this receipt of another sink is for this sink's place, and its rows may still be there.
 
         A marker of the other sink need not be there. A receipt that does not tell the place by an id counts only if a
         marker is there, or if its name is enough. Changes nothing.

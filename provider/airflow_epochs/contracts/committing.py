@@ -41,7 +41,7 @@ class Joint(Protocol):
 
 @runtime_checkable
 class Noting(Protocol):
-    """A sink whose commit notes something before its transaction. It stays if the transaction never comes."""
+    """A sink whose commit notes something before its transaction. The note stays if the transaction never comes."""
 
     def left_if_waived(self) -> str | None:
         """What may stay of a commit that was under way, and what to do, in sentences; None if nothing does."""

@@ -25,7 +25,7 @@ def names_a_service(connection: Connection) -> bool:
 
 @contextmanager
 def used_as(connection: Connection, *types: str, named: str = "in the DAG") -> Iterator[None]:
-    """Give each error from here the type of the connection, if it is not one of ``types``, and the remedy for that.
+    """Add the connection's type, if it is not one of ``types``, and the remedy for it to each error of the block.
 
     ``named``: where people name the connection.
     """
@@ -37,7 +37,7 @@ def used_as(connection: Connection, *types: str, named: str = "in the DAG") -> I
 
 
 def typed(error: AnyError, conn_id: str, conn_type: str, *types: str, named: str = "in the DAG") -> AnyError:
-    """The error itself, with what ``used_as`` gives it. Idempotent."""
+    """``error`` itself, with what ``used_as`` adds. Idempotent."""
     kinds = " or ".join(types)
     first = f"Connection {conn_id!r} is of type {conn_type}, and one of type {kinds} belongs here"
     if conn_type not in (*types, *_UNTYPED) and not error.what.startswith(first):

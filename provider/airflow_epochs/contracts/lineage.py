@@ -42,7 +42,7 @@ class TraceableSource(Protocol):
 
 @runtime_checkable
 class Traceable(Protocol):
-    """A sink that can tell what OpenLineage calls its destination. Of others, it is the URI of the asset."""
+    """A sink that can tell what OpenLineage calls its destination. For other sinks, it is the URI of the asset."""
 
     def dataset(self, receipt: Receipt, env: Environment) -> Dataset:
         """The destination that this receipt is for. Reads connections, and asks no server."""

@@ -15,12 +15,12 @@ from airflow_epochs.model import CompleteRecord, JsonDict
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited:
-    """What a source waits for, for somebody who looks from outside of the task.
+    """What a source waits for, so that a trigger can look in place of the task.
 
     Attributes:
         conn_id: The connection of the Kafka cluster.
         begins: Topic -> partition -> the first offset that no epoch has read.
-        min_records: So many are enough.
+        min_records: This many unread records are enough.
         max_delay_s: A record of this age is enough; None: age does not count.
         max_wait_s: For how long the task may wait in all.
     """

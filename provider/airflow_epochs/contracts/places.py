@@ -30,7 +30,7 @@ class Recognising(Protocol):
 
 @runtime_checkable
 class Planning(Protocol):
-    """A sink whose ``place`` is costly. Without, ``plan_stage`` finds out again where the try stages."""
+    """A sink whose ``place`` is costly. For other sinks, ``plan_stage`` computes the place again."""
 
     def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
         """What ``plan_stage`` returns for the try that has this place, which ``place`` has just made."""

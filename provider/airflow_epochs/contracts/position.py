@@ -31,11 +31,11 @@ class Position:
 
     @classmethod
     def of(cls, record: OpenRecord | CompleteRecord) -> Position:
-        """As ``after``, of a record that is there."""
+        """As ``after``, for a record that exists."""
         return cls(ranges=record.ranges, state=record.source_state)
 
     def id_of(self, topic: str) -> str | None:
-        """What tells the topic or table from another one of its name; None if the source does not say."""
+        """The id that tells the topic or table from another one of its name; None if the source does not say."""
         return self.state.get(TOPIC_IDS, {}).get(topic) or self.state.get(TABLE_ID)
 
     def named_as_in(self, now: Position) -> Ranges:

@@ -16,7 +16,7 @@ Row = Mapping[str, object]
 
 @runtime_checkable
 class Telling(Protocol):
-    """A sink that can tell the rows of one commit from all others. ``inspection.dry_run`` compares them with new ones.
+    """A sink that can list the rows of one commit. ``inspection.dry_run`` compares them with new ones.
 
     Both methods give a row the same form. They read as they go, and change nothing.
     """

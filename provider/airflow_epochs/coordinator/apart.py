@@ -1,4 +1,4 @@
-"""No two sinks write to one table, and no new table, or new ledger, lies in the folder of a table, or has one in it.
+"""Requires that sinks write to different tables, and that no new table or ledger lies in a table's folder or around it.
 
 A ``VACUUM`` deletes what lies in a table's folder and is not in the table's log.
 """

@@ -39,7 +39,7 @@ class TransformCode(NamedTuple):
 
     @classmethod
     def of(cls, transform: Transform) -> TransformCode:
-        """The code of a pipeline of today."""
+        """The code of today's pipeline."""
         return cls(transform.digest, transform.function)
 
 
@@ -120,7 +120,7 @@ def _function_in(opened: OpenRecord) -> str | None:
 
 
 def is_of_today(task: TaskTry, opened: OpenRecord, tried: TryRecord) -> bool:
-    """Whether an earlier try of this attempt ran the code that a try of it runs now."""
+    """Whether an earlier try of this attempt ran the same code as a try of today."""
     return _of_tried(opened, tried) == of_try(task, opened)
 
 

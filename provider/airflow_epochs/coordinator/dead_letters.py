@@ -1,4 +1,4 @@
-"""Which attempts have dead letters. The others have their rows aborted as without them, and their votes say why."""
+"""Which attempts have dead letters. In other attempts such a row aborts the epoch, and the vote says why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_ROWS = tuple(
         *(codes.SQL_ROWS_UNFIT, codes.SQL_ROW_REFUSED, codes.BAD_RECORD),
     )
 )
-"""How the reason of a VOTE_ABORT begins that may be about what ``Fit`` judges."""
+"""How the reason of a VOTE_ABORT begins that may be about a row which ``Fit`` judges."""
 
 
 def sink_in(task: TaskTry, opened: OpenRecord) -> str | None:

@@ -1,4 +1,4 @@
-"""Makes checks that rest on one another: all that can be made, whatever is wrong with the first of them."""
+"""Runs checks that depend on one another. A check that fails stops only those that depend on it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _OF_VOTE = re.compile(r"\b([Cc]lear the) stage task\b")
 def require_ready(task: TaskTry, plans: Mapping[str, SinkPlan]) -> None:
     """Raise Refused for the first sink that is not ready; log the errors of the others, so one look shows all.
 
-    Of a sink without an epoch so far, also find out whether it can write. Raises as ``refusal`` and ``unwritable``.
+    For a sink without an epoch so far, also find out whether it can write. Raises as ``refusal`` and ``unwritable``.
     """
     refusals = [no for sink, plan in plans.items() if (no := _refusal_at_open(task, sink, plan))]
     for other in refusals[1:]:

@@ -157,7 +157,7 @@ class Promise:
                 late_backfills.require_not_overtaken(self.task, self._opened, self._sink)
 
     def _event_times(self) -> EventTimes:
-        """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""
+        """The event times that a sink stores with its commit. Costs a call only in a pipeline with an event time."""
         if not self._opened.watermarks:
             return {}
         return event_times(self.task.ledger, self.view)

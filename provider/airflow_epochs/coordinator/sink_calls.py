@@ -1,6 +1,6 @@
-"""Asks sinks, and looks at what they answer: here a mistake in a class of the user's own gets its name.
+"""Asks sinks and checks their answers, so that the error names the mistake in a class of the user's own.
 
-Unlooked at, such an answer fails later, in other code, or stands in a record for good. A method that only asks has
+Unchecked, such an answer fails later, in other code, or stands in a record for good. A method that only asks has
 changed nothing, whatever it answers. After a wrong answer of ``commit``, the sink may or may not show the epoch.
 """
 
@@ -130,7 +130,7 @@ def _committing(sink: Sink, method: str) -> Iterator[None]:
 
 
 def _is_mistake(sink: object, error: BaseException) -> bool:
-    """Whether a class of the user's own raised it unawares. By Airflow's own errors a sink ends its task on purpose."""
+    """Whether a class of the user's own raised it unawares. With Airflow's errors a sink ends its task on purpose."""
     is_of_airflow = type(error).__module__.partition(".")[0] == "airflow"
     return is_own(sink) and not isinstance(error, EpochError) and not is_of_airflow
 

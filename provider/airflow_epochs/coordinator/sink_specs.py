@@ -1,4 +1,4 @@
-"""Looks at what a sink says of itself before the ledger records it: tasks make the sink from that record."""
+"""Checks what a sink says of itself before the ledger records it: tasks make the sink from that record."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _require_json(sink: Sink, spec: object) -> None:
 
 
 def _is_json(value: object) -> bool:
-    """Whether the ledger can keep it. What comes back otherwise, such as a time, shows in ``_unlike_rebuilt``."""
+    """Whether a record can hold it. What comes back otherwise, such as a time, shows in ``_unlike_rebuilt``."""
     try:
         msgspec.json.encode(value)
     except Exception:
@@ -103,7 +103,7 @@ def _unlike_rebuilt(sink: Sink, spec: JsonDict, rebuilt: Sink) -> Refused | None
 
 
 def _recorded(spec: JsonDict) -> JsonDict:
-    """As a task reads it from the ledger."""
+    """The specification as a task reads it from the ledger."""
     read: JsonDict = msgspec.json.decode(msgspec.json.encode(spec))
     return read
 

@@ -142,7 +142,7 @@ class _Try:
 
 
 def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: TaskTry) -> None:
-    """Raise Refused unless the sink recognises its own place: commit would take it for a forgery, after the promise."""
+    """Raise Refused unless the sink recognises its own place: commit would take it for a forgery, after the vote."""
     if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
             f"The sink does not recognise the staging place {place!r}, which its own method `place` returned: the "
@@ -231,7 +231,7 @@ def _begun(
 
 
 def _rejoined(task: TaskTry, opened: OpenRecord, this: _Try) -> tuple[_Try, JsonDict] | None:
-    """An earlier try of the same sinks whose Spark job has outlived its task, and its report; None: there is none.
+    """An earlier try of the same sinks whose Spark job has outlived its task, and its report; None: no such try.
 
     Its rows were staged by the same code from the same input, in places that are on record.
     """
@@ -275,7 +275,7 @@ def outliving(task: TaskTry) -> Rejoining | None:
 
 
 def _metrics(report: StageOutcome, letters: str | None) -> JsonDict:
-    """``letters``: the sink of the dead letters; None: there is none, or the records read were not counted."""
+    """The metrics. ``letters``: the sink of the dead letters; None: no sink, or the records read were not counted."""
     known = {name: value for name, value in as_json(report.metrics).items() if value is not None}
     found = {"broken": report.broken, "dead_letters": report.letters, "dead_letter_sink": letters}
     return known | {name: value for name, value in found.items() if value}
@@ -354,7 +354,7 @@ def _stage_job(
 
 
 def _letters(task: TaskTry, opened: OpenRecord, outputs: Sequence[str], *, backfills: bool) -> LettersPlan | None:
-    """Where dead letters go. A backfill has none: it is a job of its own, and the sink of the letters is in another."""
+    """Where dead letters go. A backfill's job makes none: the sink of the dead letters is in another job."""
     name = task.pipeline.dead_letters
     if name is None or name not in outputs or name not in opened.sinks:
         return None

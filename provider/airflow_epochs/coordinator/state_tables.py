@@ -180,7 +180,7 @@ def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord) -> None:
     at = TransactionId.parse(last).epoch if last else 0
     raise Refused(
         f"The state {name!r} is as of epoch {at}, and epochs {at + 1} to {before.txn.epoch} were completed without it. "
-        "Their rows are not in it, so results would be wrong and nobody would see it. Nothing was opened.",
+        "Their rows are not in it, so results would be wrong without an error. Nothing was opened.",
         code=codes.STATE_SKIPPED,
         pipeline=task.pipeline.name,
         epoch=before.txn.epoch + 1,

@@ -20,7 +20,7 @@ _LOGIN_NAMES = ("SUDO_USER", "LOGNAME", "USER", "LNAME", "USERNAME")
 
 @dataclass(frozen=True)
 class Caller:
-    """``who``: the effective user. ``login``: the name in the environment if it differs; else empty."""
+    """Who typed a command. ``who``: the effective user. ``login``: the environment's name if it differs; else empty."""
 
     who: str
     host: str

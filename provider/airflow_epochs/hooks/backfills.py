@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 COMMAND = "airflow backfill create"
 _BACK = [timedelta(0), *(timedelta(minutes=2**n) for n in range(23))]
-"""So far back may begin what is not over at a time. Twice as far each time: few short intervals lie in between."""
+"""How far before a time to look for an interval that is not over then: each step is twice as far."""
 _FAR = timedelta(days=8 * 366)
-"""A leap day may be so far away."""
+"""The longest time between two intervals: two leap days may be this far apart."""
 _MINUTE = timedelta(minutes=1)
 _TWICE_MINUTES = 24 * 60
-"""Clocks go back by less than that."""
+"""Clocks are set back by less than this."""
 _OTHERS_TOO = (
     "Clocks show twice when it begins, so the dates take intervals around it, too. Those that were read already are "
     "skipped."
@@ -77,7 +77,7 @@ def is_by_partition(dag_id: str) -> bool:
 
 
 def of_interval(dag_id: str, interval: Interval) -> tuple[str, str]:
-    """The command for a backfill of this interval, and a sentence if it takes others, too; else empty.
+    """The command for a backfill of this interval, and a sentence if it takes other intervals, too; else empty.
 
     Both are empty if the DAG's timetable has no such interval.
     """

@@ -43,7 +43,7 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
 def _restore_tasks(run: Run, session: Session) -> None:
     """Give a run the tasks of its version of the DAG that it lacks: ``airflow db clean`` may keep a run alone.
 
-    Of a run without tasks, Airflow clears nothing, and ends it at once. If only the newer tasks are left, such as a
+    If a run has no tasks, Airflow clears nothing, and ends the run at once. If only the newer tasks are left, such as a
     commit that was tried again, Airflow ends the run because they wait for the others (a "deadlock").
     """
     from airflow.models.dag_version import DagVersion
@@ -63,7 +63,7 @@ def _restore_tasks(run: Run, session: Session) -> None:
 
 
 def _to_clear(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int]]:
-    """Id and map index of each; empty: all."""
+    """The tasks to clear, by id and map index; empty: all tasks."""
     return [*not_green(run), *marked_green(ledger, pipeline, run)]
 
 

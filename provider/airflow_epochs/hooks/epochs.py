@@ -35,7 +35,7 @@ REMEDY_OF_NOTHING = (
     "Start the first run of a pipeline: it begins the ledger there. But if there was a ledger, start no run: correct "
     "`ledger_root`, mount its disk, or restore the ledger from a backup."
 )
-"""What to do where ``EpochsHook.nothing_stored``."""
+"""What to do if nothing is stored (``EpochsHook.nothing_stored``)."""
 _SET_KEY = f"Set the connection's password to a random key (`{RANDOM_KEY}`), the same for all workers."
 
 
@@ -170,7 +170,7 @@ class EpochsHook(BaseHook):
         return typed(refused, self.ledger_conn_id, described.conn_type, self.conn_type, named="as `ledger_conn_id`")
 
     def _require_folder(self, store: Store) -> None:
-        """No file is where the ledger's folder has to be."""
+        """Raise Refused if a file is where the ledger's folder has to be."""
         folder = _local_folder(store)
         # Behind a link may be a mount that is away for a moment: the store says so, and Airflow retries.
         if folder and (found := in_the_way(folder)) and not found.is_symlink():

@@ -27,7 +27,7 @@ from airflow_epochs.time_limit import bounded
 log = secrecy.logger(__name__)
 
 ANSWERS_WITHIN_S = 10.0
-"""How long a sink may take to answer, before it counts as one that cannot be asked. Somebody waits for the page."""
+"""How long a sink may take to answer before it counts as unreachable. Somebody waits for the page."""
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class InformedTakeOver(actions.TakeOver):
 
 
 def _why_unknown(error: BaseException) -> str:
-    """Why nobody can tell what the sink shows, as a clause."""
+    """Why it is not known what the sink shows, as a clause."""
     if isinstance(error, EpochError) and error.code is codes.RECORD_CONNECTION_FOREIGN:
         return "the ledger is not signed, so the sink was not asked"
     return "it could not be asked"

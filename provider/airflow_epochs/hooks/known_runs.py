@@ -32,7 +32,7 @@ def state_of(run: Run) -> str | None:
 def newest_run(dag_id: str, *states: str, with_interval: bool = False) -> tuple[Run, str] | None:
     """The newest run in one of these states, and its state; without states: of all runs.
 
-    ``with_interval``: of those with a data interval or a partition of time.
+    ``with_interval``: only runs with a data interval or a partition of time.
     """
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session

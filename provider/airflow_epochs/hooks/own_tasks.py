@@ -23,7 +23,7 @@ def own_tasks(pipeline: str, dag_id: str, tasks: Collection[Any], ledger_conn_id
 
     The newest version of the DAG says whose they are; the id says it of a task that this version lacks. With
     ``prefix_group_id=False``, or without an EpochPipeline, no id names the pipeline: then all tasks with an operator of
-    this package count of which the DAG says nothing. ``ledger_conn_id`` tells two pipelines of one name apart.
+    this package count, unless the DAG says whose they are. ``ledger_conn_id`` tells two pipelines of one name apart.
     """
     told = _told(dag_id)
     by_id = {task.task_id: (pipeline, ledger_conn_id) for task in tasks if _inside(pipeline, task.task_id)}

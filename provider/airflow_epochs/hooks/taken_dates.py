@@ -17,7 +17,7 @@ from airflow_epochs.model import Run
 def freeing(dag_id: str, interval: Interval) -> str:
     """What to do before a run of the interval can be made; empty if nothing.
 
-    No epoch of the run that is to be deleted is unfinished: if one were, that would be gone on with first.
+    No epoch of the run that is to be deleted is unfinished: otherwise that epoch would be finished first.
     """
     holder = None if is_by_partition(dag_id) else _run_dated(dag_id, interval)
     its = interval_of_run(holder) if holder else None

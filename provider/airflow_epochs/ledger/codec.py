@@ -1,7 +1,7 @@
 """Records as bytes: JSON whose first member is a checksum and whose second is the signature, if there is one.
 
 Decoding ignores unknown fields, so a newer version may add fields to the same format. A record of a newer *format*
-raises an error of its own, because the remedy differs from that of a damaged record.
+raises an error of its own, because the remedy is another one than for a damaged record.
 """
 
 from __future__ import annotations

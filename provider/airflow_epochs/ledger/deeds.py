@@ -25,7 +25,7 @@ from airflow_epochs.model import (
 
 _OfPipeline = TakeoverRecord | SigningRecord | RebuiltRecord | AcknowledgedRecord | PauseRecord
 Accounted = _OfPipeline | RetriedRecord | SavepointRecord | DisposedRecord | WaivedRecord | Command
-"""What names an operator."""
+"""Records that name an operator."""
 
 
 @dataclass(frozen=True, kw_only=True)

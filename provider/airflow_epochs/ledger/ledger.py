@@ -129,7 +129,7 @@ class Ledger:
         return self._believes(pipeline)
 
     def unchecked(self) -> Ledger:
-        """The same ledger for somebody without its keys, who believes every record, and must write nothing."""
+        """The same ledger for a reader without its keys, who believes every record and must write nothing."""
         return Ledger(self._store, self.pipeline, checked=False)
 
     # -- pipeline and owner ---------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Ledger:
         )
 
     def owner(self, identity: PipelineRecord) -> str:
-        """The id of the DAG that owns the pipeline: the newest takeover's, else that of the registration."""
+        """The id of the DAG that owns the pipeline: by the newest takeover, else by the registration."""
         return self.owners(identity)[-1]
 
     def owners(self, identity: PipelineRecord) -> tuple[str, ...]:
@@ -394,7 +394,7 @@ class Ledger:
         return replace(view, receipts=_present(receipts), waived=_present(waived))
 
     def waiver(self, number: int, sink: str) -> WaivedRecord | None:
-        """An operator's word that the sink cannot keep its promise. Beside a receipt it counts if that was lost."""
+        """The sink's waiver in the epoch; None if there is none. Beside a receipt it counts if the commit was lost."""
         return self._records.get(sink_key(number, sink, "waived"), WaivedRecord)
 
     def _require_no_history(self, number: int) -> None:
@@ -446,7 +446,7 @@ class Ledger:
         index = self._records.get(run_key(run), RunIndex)
         if index and index.format == FORMAT_UNSIGNED and self._records.trust.is_history(index.epoch):
             key = self._records.key(run_key(run))
-            log.warning("%s is signed with no key of today and is ignored: %s counts as a new run", key, run)
+            log.warning("index %s is ignored, since no key of today has signed it: %s counts as a new run", key, run)
             return None
         return index.epoch if index else None
 
@@ -467,7 +467,7 @@ class Ledger:
         return self._tries_at(keys)
 
     def tries_of(self, opened: OpenRecord) -> list[TryRecord]:
-        """The records of this attempt's tries, sorted by key; without those of other attempts or ledgers."""
+        """The records of this attempt's tries, sorted by key; no try of another attempt or ledger."""
         keys = [key for key in self._keys_of_tries(opened.txn.epoch) if attempt_tried(key) == opened.txn.attempt]
         return [record for record in self._tries_at(keys) if record.txn_id == opened.txn_id]
 
@@ -569,7 +569,7 @@ class Ledger:
 
 
 def _of_one_format(record: DryRunRecord) -> DryRunRecord:
-    """The record. Its signature, or the lack of one, holds for the records in it, whatever they say of themselves."""
+    """The record, with its own format in the records inside it: its signature, or the lack of one, holds for them."""
     format = record.format
     return replace(record, opened=replace(record.opened, format=format), tried=replace(record.tried, format=format))
 

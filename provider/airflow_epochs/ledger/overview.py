@@ -32,7 +32,7 @@ _KEY_UNKNOWN = (codes.LEDGER_RECORD_FORGED, codes.SIGNING_PASSWORD_MISSING)
 
 
 class Condition(str, Enum):
-    """How a pipeline is, by its ledger alone. The values are shown to people."""
+    """A pipeline's condition, by its ledger alone. The values are shown to people."""
 
     NEW = "new"
     IDLE = "idle"
@@ -227,7 +227,7 @@ def _runs_of(ledger: Ledger, complete: CompleteRecord) -> frozenset[Run]:
 
 
 def _condition(view: EpochView | None, complete: CompleteRecord | None, pause: PauseRecord | None) -> Condition:
-    """A pause is told where nothing is unfinished, or nothing goes on: work and doubt matter more."""
+    """The condition. A pause shows only if no unfinished epoch is at work or in doubt: work and doubt matter more."""
     if pause and (view is None or view.state is State.ABORTED):
         return Condition.PAUSED
     if view is None:

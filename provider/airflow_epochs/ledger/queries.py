@@ -139,7 +139,7 @@ def newest_epochs(ledger: Ledger, limit: int, before: int | None = None) -> Iter
 
 
 def waivers(ledger: Ledger, view: EpochView) -> dict[str, WaivedRecord]:
-    """Sink -> the word of the operator who waived it in this epoch."""
+    """Sink -> the waiver by which an operator gave it up in this epoch."""
     if not view.complete:
         return view.waived
     here = [sink for sink in view.complete.waived if view.complete.txn_id in view.complete.may_show(sink)]
@@ -212,7 +212,7 @@ def order_in_force(ledger: Ledger, view: EpochView) -> OpenRecord | None:
 
 
 def commands_obeyed(ledger: Ledger, opened: OpenRecord) -> tuple[Command, ...]:
-    """The commands that the epoch of this attempt obeys, oldest first; of an attempt that holds one, with that one.
+    """The commands that the epoch of this attempt obeys, oldest first, with the one that the attempt holds, if any.
 
     Each as far as no later one has taken its place.
     """
@@ -232,7 +232,7 @@ def commands_of(ledger: Ledger, view: EpochView) -> tuple[Command, ...]:
 
 
 def _as_rebuilt(ledger: Ledger, complete: CompleteRecord) -> OpenRecord | None:
-    """What a rebuilding tells of the pipeline, as if an attempt of its epoch had been opened then."""
+    """A rebuilding's record in the form of an open record, as if an attempt of its epoch had been opened then."""
     rebuilt, identity = ledger.rebuilt(), ledger.identity()
     if rebuilt is None or identity is None or rebuilt.txn_id != complete.txn_id:
         return None

@@ -19,7 +19,7 @@ _NTH = " #"
 _AGAIN = "~"
 _READ_AGAIN = re.compile(rf"{_AGAIN}\d+$")
 _LOOKED_AT = 20
-"""To find the runs that worked on an epoch, so many of its newest attempts are read: there may be hundreds."""
+"""How many of an epoch's newest attempts are read to find its runs: there may be hundreds."""
 
 
 def nth(run: Run, number: int) -> Run:
@@ -45,7 +45,7 @@ def read_again(ledger: Ledger, run: Run) -> list[Run]:
 def _lost(ledger: Ledger, run: Run) -> list[Run]:
     """The ids that ``again`` may have made because a command was obeyed in the run's epoch, newest first.
 
-    By another run; or by the run itself, if the epoch only brought tables back.
+    Another run obeyed it; or the run itself, if the epoch only brought tables back.
     """
     epoch = ledger.epoch_of(run)
     record = ledger.complete_record(epoch) if epoch else None

@@ -83,7 +83,7 @@ def _honours_put_if_absent(store: Store, key: str) -> bool:
 
 
 def _put_first(store: Store, key: str) -> None:
-    """Put the probe. If that fails, it may have landed; that it cannot be deleted then is no news."""
+    """Put the probe. If that fails, it may have landed: it is deleted, and a failure to delete it is not reported."""
     try:
         store.put_if_absent(key, b"first")
     except Exception:

@@ -174,7 +174,7 @@ class TryRecord:
     def __post_init__(self) -> None:
         if not _TRY_ID.fullmatch(self.try_id):
             raise ValueError(f"not a nonce: {self.try_id!r}")
-        session_id = self.session.get("session_id")  # a runner of another kind may have none
+        session_id = self.session.get("session_id")  # a runner of another kind may have no such id
         if session_id is not None and not (isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id)):
             raise ValueError(f"not a Spark session: {session_id!r}")
 

@@ -112,11 +112,11 @@ class CompleteRecord:
         return bool(rewinds and rewinds[-1].restores)
 
     def has_had(self, sink: str) -> bool:
-        """Whether this epoch, or one before, had a sink of this name, be it that the sink was waived."""
+        """Whether this epoch, or one before, had a sink of this name, also if the sink was waived in it."""
         return sink in self.markers or sink in self.waived
 
     def may_show(self, sink: str) -> list[str]:
-        """The waived transactions that a waived sink may have committed late, newest first; none for other sinks."""
+        """The waived transactions that a waived sink may have committed late, newest first; empty for other sinks."""
         if sink not in self.waived:
             return []
         return list(reversed(self.waived_ids.get(sink) or (self.txn_id,)))

@@ -62,6 +62,6 @@ def _each(
 
 
 def _holds(order: OpenRecord, later: Sequence[OpenRecord]) -> bool:
-    """Whether some partition still begins where it did by the command."""
+    """Whether some partition still begins where the command has put it."""
     here = ends_of(order.ranges)
     return any(all(ends_of(each.ranges).get(at) == end for each in later) for at, end in here.items())

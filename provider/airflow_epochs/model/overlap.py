@@ -20,7 +20,7 @@ def in_two(of: Ranges, read: Iterable[Spans]) -> tuple[Ranges, Ranges]:
 
 
 def added(ranges: Ranges, more: Ranges) -> Ranges:
-    """Both together, in order; what joins or overlaps another range becomes one with it."""
+    """The union of both, in order. Ranges that touch or overlap become one."""
     found = {}
     for topic in sorted(ranges.keys() | more.keys()):
         joined: list[OffsetRange] = []

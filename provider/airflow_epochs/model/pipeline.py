@@ -1,4 +1,4 @@
-"""The records beside the epochs: whose the pipeline is, what is believed, and what operators have said."""
+"""The records of a pipeline besides its epochs: its owner, which records are believed, and operators' commands."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class PauseRecord:
     """``pauses/<n>.json``: from now on the pipeline takes no new epoch, or takes them again. Only the highest n counts.
 
     Attributes:
-        paused: True: it takes none. False: it takes them again.
+        paused: True: it takes no new epoch. False: it takes new ones again.
         who, host, login: As in ``TakeoverRecord``.
     """
 

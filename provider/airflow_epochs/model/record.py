@@ -24,7 +24,7 @@ class Run:
 
 
 def process_of(writer: str) -> str:
-    """The process and host in a record's ``writer``, for a text; empty for a record of version 0.1, which has none."""
+    """The process and host in a record's ``writer``, for a text; empty for a record of version 0.1."""
     _, _, process = writer.partition("@")
     host, _, pid = process.rpartition(":")
     return f" (process {pid} on host {host})" if host else ""

@@ -16,7 +16,7 @@ log = secrecy.logger(__name__)
 
 FIRST_S, MOST_S = 5, 300
 _RUNS_MAX = 8
-"""So many runs are looked at. After so many failures, the pause does not grow any more."""
+"""How many runs are looked at. After so many failures, the pause does not grow any more."""
 
 _PART = 0.1
 """No wait takes more of a run's time than this part: the rest is for the work."""

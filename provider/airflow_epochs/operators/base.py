@@ -201,7 +201,7 @@ class EpochOperator(BaseOperator):
             )
 
     def _told_apart_by(self) -> str:
-        """What makes the epochs. Two openers of a DAG with the same are two ways to run one pipeline.
+        """What tells this pipeline from others. Two openers of a DAG for which it is equal run the same pipeline.
 
         Asked for before Airflow renders templates, which it does in place.
         """
@@ -243,7 +243,7 @@ class EpochOperator(BaseOperator):
         return to_xcom(self._measured(checkpoint, seconds))
 
     def _worked(self, coordinator: Coordinator, context: Context) -> Checkpoint:
-        """The step. It says so if its ledger lacks what an earlier task has written, on another worker perhaps."""
+        """Run the step. The error says so if the ledger lacks what an earlier task wrote, perhaps on another worker."""
         try:
             return self.work(coordinator, self._known_run(coordinator, context), context)
         except Refused as error:
@@ -318,7 +318,7 @@ class EpochOperator(BaseOperator):
             error.remedy = with_downstream(error.remedy)
 
     def _noting(self, context: Context) -> AbstractContextManager[None]:
-        """What else happens to an error. The steps before the decision tell ``abort`` of it."""
+        """A block that notes errors, if this step does. The steps before the decision tell ``abort`` of it."""
         return nullcontext()
 
     def _measuring(self, coordinator: Coordinator, context: Context) -> AbstractContextManager[None]:
@@ -448,7 +448,7 @@ def _alone(failure: BaseException) -> BaseException:
     """
     if not isinstance(failure, (EpochError, AirflowFailException, AirflowSkipException)):
         return failure
-    log.debug("what led to the error", exc_info=failure)
+    log.debug("the traceback of the error that ends this task", exc_info=failure)
     failure.__cause__ = None  # also suppresses the context
     return failure.with_traceback(None)
 

@@ -23,7 +23,7 @@ LENGTH_MAX = 500
 
 @contextmanager
 def noted(context: Context, task: BaseOperator | None = None) -> Iterator[None]:
-    """Leave the cause of an error from here in an XCom of this task. ``task``: see ``cause_of``."""
+    """Store the cause of an error that the block raises in an XCom of this task. ``task``: see ``cause_of``."""
     try:
         yield
     except NoNewData:

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 TRIGGER_FAILED = "__fail__"
 """Airflow's name for the method with which it resumes a task whose trigger failed, or fired nothing in time."""
 GRACE_S = 60.0
-"""If no event has come so long after the end of the wait, Airflow resumes the task without one."""
+"""How long after the end of the wait Airflow resumes the task if no event has come."""
 WORTH_DEFERRING_S = 1.0
-"""A shorter wait costs less here."""
+"""A shorter wait costs less in the worker than in the triggerer."""
 QUIET_S_MAX = 60.0
 REST_S = 60.0
-"""So long a run of a paused ``@continuous`` DAG waits before it is skipped."""
+"""How long a run of a paused ``@continuous`` DAG waits before it is skipped."""
 LOOK_AGAIN_S = 3600.0
-"""If no event has come for so long, a deferred ``stage`` looks itself whether its application has ended."""
+"""After this time without an event, a deferred ``stage`` looks itself whether its application has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Wait:
 
     @classmethod
     def after(cls, event: JsonDict | None, *, until: str | None = None, looks: int = 0) -> Wait:
-        """After an event. That the time is over, the task's own clock has to say: until then it waits here.
+        """The wait after an event. Only the task's own clock says that the time is over: until then it waits here.
 
         ``DAG.test`` of Airflow 3.3 forgets all arguments but the event.
         """
@@ -53,7 +53,7 @@ class Wait:
         return cls(end=_now() if is_timeout(told) else None, here=True)
 
     def at_most(self, seconds: float) -> Wait:
-        """The same; a wait that begins now lasts so long."""
+        """The same wait; if it begins now, it lasts this long at most."""
         return replace(self, end=self.end or _now() + timedelta(seconds=seconds))
 
     @property

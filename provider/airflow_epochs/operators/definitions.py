@@ -94,7 +94,7 @@ def _one_of_each(dag: DAG) -> list[EpochOperator]:
 
 
 def _names(path: str, dag_id: str) -> bool:
-    """Whether a file that cannot be imported may have the DAG. Of an archive nobody can tell."""
+    """Whether a file that cannot be imported may have the DAG. True if it cannot be read, as in an archive."""
     try:
         return dag_id in Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

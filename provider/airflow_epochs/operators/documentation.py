@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TAG = "epochs"
 """The tag of every DAG with a pipeline, so that Airflow's list of DAGs can be narrowed to them."""
 HEADING = "# Exactly-once pipelines\n\nAn epoch of the input shows in all sinks exactly once, or in none.\n"
-"""How the text of a DAG begins that this module has written."""
+"""How the text of a DAG begins if this module has written it."""
 
 
 def of_task(kind: type, pipeline: str, parts: Sequence[str]) -> str:

@@ -103,7 +103,7 @@ def _version(version: int | None) -> dict[str, Any]:
 
 
 def _facet(kind: type[Facet], name: str, **told: object) -> Facet:
-    """A facet of ours: one of no fields, with these, and the name of its schema."""
+    """A facet of this package with these fields, and the name of its schema."""
     facet: Any = kind(producer=_producer()).with_additional_properties(**told)
     facet._schemaURL = f"{SCHEMA}#/$defs/{name}"
     made: Facet = facet

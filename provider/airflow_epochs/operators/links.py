@@ -43,7 +43,7 @@ class RecordsLink(BaseOperatorLink):
 class SinksLink(BaseOperatorLink):
     """Leads to what the sinks show of the task's epoch: table or topic, version, rows. A commit leads to its sink.
 
-    Not to the table itself: a path or a bucket is no address that a browser opens.
+    It does not lead to the table itself: a path or a bucket is no address that a browser opens.
     """
 
     name = "Sinks"

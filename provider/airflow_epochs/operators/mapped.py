@@ -42,7 +42,7 @@ class Partial(OperatorPartial):
 
 
 def of_pipelines(dag: DAG) -> Iterator[EpochOperator]:
-    """The operators of pipelines in the DAG. Of a mapped one, its instances, as far as they are known before a run."""
+    """The operators of pipelines in the DAG. For a mapped one, its instances, as far as they are known before a run."""
     from airflow_epochs.operators.base import EpochOperator
 
     for task in dag.tasks:

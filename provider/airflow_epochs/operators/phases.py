@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 _ALIKE = 0.8
-"""From so alike on, a key is a misspelled name: `max_record` is, and `max_age` is not."""
+"""How alike a key must be to count as a misspelled name: `max_record` counts, `max_age` does not."""
 
 
 def warn_of_misspelled(context: Context) -> None:
@@ -78,7 +78,7 @@ def require_free_name(coordinator: Coordinator, run: Run, params: Mapping[str, A
 
 
 def stage(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> Checkpoint:
-    """Stage all sinks, and log Spark's warnings."""
+    """Stage all sinks, and log the warnings."""
     checkpoint = coordinator.stage(run, limits_again(params))
     for warning in checkpoint.stage.warnings if checkpoint.stage else ():
         log.warning("warning while the rows were staged: %s", warning)

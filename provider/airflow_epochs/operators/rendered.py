@@ -16,7 +16,7 @@ _TEXTS = "Sequence[str]"
 
 
 def require_texts(owners: Iterable[Any]) -> None:
-    """Make texts of the whole numbers in fields that must be texts, or lists of texts, and that templates may fill.
+    """Turn whole numbers into texts in template fields that must be texts or lists of texts.
 
     Raises:
         BadArgument: Such a field is of another type.

@@ -148,7 +148,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         return None
 
     def _epoch(self, coordinator: Coordinator, run: Run, bounds: _Bounds, context: Context) -> Checkpoint:
-        """The phases of one epoch, one after another. Those that were done before do nothing."""
+        """The phases of one epoch, one after another. Phases that were done before do nothing."""
         from airflow_epochs.operators import phases
         from airflow_epochs.operators.telling import told
 
@@ -173,7 +173,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         return replace(checkpoint, seconds=timed.seconds)
 
     def _measuring(self, coordinator: Coordinator, context: Context) -> AbstractContextManager[None]:
-        """Nothing: each phase of each epoch has metrics of its own."""
+        """Sends no metrics: each phase of each epoch has metrics of its own."""
         return nullcontext()
 
     def _measured_phase(
@@ -235,7 +235,7 @@ class _Bounds:
 
     @classmethod
     def of(cls, operator: EpochsOperator, params: Any) -> _Bounds:
-        """By the run's params; what they leave open, the operator says."""
+        """The bounds by the run's params; else by the operator's arguments."""
         seconds = params.get("for_seconds") or operator.for_seconds
         return cls(time.monotonic() + seconds, params.get("max_epochs") or operator.max_epochs or float("inf"))
 

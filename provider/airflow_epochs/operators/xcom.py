@@ -46,7 +46,7 @@ def from_xcom(value: object) -> Checkpoint:
 def checkpoints_in(value: object) -> Iterator[Checkpoint]:
     """The checkpoints of the tasks before: of one, of several, or of a mapped one, whose XComs are a lazy sequence.
 
-    What is no checkpoint is left out, with a warning: the facts are in the ledger.
+    A value that is no checkpoint is left out, with a warning: the facts are in the ledger.
     """
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         for each in value:

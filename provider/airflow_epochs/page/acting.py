@@ -30,7 +30,7 @@ from airflow_epochs.page.render import page, path_of
 router = APIRouter(prefix="/pipelines/{conn_id}/{pipeline}/actions")
 
 HOST = "Airflow's page"
-"""In place of the host in the record of an operator who typed no command."""
+"""The host in the record of an operator who used the page, and typed no command."""
 
 
 _KINDS = (

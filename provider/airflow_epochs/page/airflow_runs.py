@@ -1,4 +1,4 @@
-"""What Airflow's database knows of the runs behind epochs. If it knows nothing, the ledger speaks alone."""
+"""What Airflow's database knows of the runs behind epochs. If it knows nothing, only the ledger counts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AirflowRuns:
         )
 
     def condition(self, row: PipelineRow) -> tuple[str, str]:
-        """How the pipeline is, in a word, and why, in a sentence; the second may be empty."""
+        """The pipeline's condition in a word, and the reason in a sentence, which may be empty."""
         newest = self.newest.get(row.dag_id)
         newest_failed = newest is not None and self.states.get(newest) == FAILED
         if row.run and row.condition in (Condition.RUNNING, Condition.IN_DOUBT):

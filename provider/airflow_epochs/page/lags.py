@@ -20,7 +20,7 @@ KEPT_S = 10.0
 
 @dataclass(frozen=True)
 class Behind:
-    """At most so many records are unread, and the first of them has waited for so long."""
+    """How many records, at most, are unread, and for how long the first of them has waited."""
 
     records: int
     seconds: float

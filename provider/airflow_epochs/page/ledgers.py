@@ -35,7 +35,7 @@ class Unlisted:
 def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Listed], list[Unlisted]]:
     """The pipelines that the user may see, and the connections without any. ``dag_id``: as in ``overview``.
 
-    What does not tell its owner is shown to those who may read a DAG that names its connection.
+    A ledger that does not tell its owner is shown to users who may read a DAG that names its connection.
     """
     listed: list[Listed] = []
     unlisted: list[Unlisted] = []
@@ -56,7 +56,7 @@ def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Lis
 
 
 def _of_connection(conn_id: str, dag_id: str | None) -> tuple[list[Listed], str]:
-    """The pipelines; and that nothing is stored there, if so. Of a store with pipelines, one listing tells."""
+    """The pipelines of a connection; and a sentence if nothing is stored there. One listing, if there are pipelines."""
     hook = EpochsHook(conn_id)
     names = hook.pipelines()
     rows = overview(names, hook.ledger, dag_id)

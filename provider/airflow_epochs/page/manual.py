@@ -59,7 +59,7 @@ def rendered(markdown: str) -> Rendered:
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes it of a heading's text."""
+    """The anchor that GitHub makes of a heading's text."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 

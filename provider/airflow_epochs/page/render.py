@@ -116,7 +116,7 @@ def _heading(request: Request, error: EpochError) -> tuple[str, int]:
 
 
 def argument_page(request: Request, error: Exception) -> Response:
-    """What a user has typed is not valid."""
+    """The page for an error in what a user has typed."""
     assert isinstance(error, BadArgument)
     remedy = filled(error.code.remedy, PIPELINE=request.path_params.get("pipeline"))
     return _error_page(request, 422, "Nothing was changed", with_remedy(str(error), remedy).splitlines())

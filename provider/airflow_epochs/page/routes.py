@@ -111,7 +111,7 @@ def lag(user: GetUserDep, conn_id: str, pipeline: str) -> dict[str, Any]:
 
 @router.get("/pipelines/{conn_id}/{pipeline}/epochs")
 def chosen_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, number: int) -> Response:
-    """Where the form leads that asks for an epoch's number."""
+    """The target of the form that asks for an epoch's number."""
     return RedirectResponse(f"{path_of(request, conn_id, pipeline)}/epochs/{number}")
 
 

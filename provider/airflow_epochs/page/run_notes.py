@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.listeners.types import AssetEvent
 
 WRITER = "airflow_epochs"
-"""Whose notes are ours. A note with another writer is a person's, and stays."""
+"""The writer of notes that this module may change. A note with another writer is a person's, and stays."""
 LENGTH_MAX = 1000
 """The longest note that Airflow's database stores."""
 

@@ -18,14 +18,14 @@ _OF_SPARK = ("spark_connect", "spark")
 
 @dataclass(frozen=True)
 class LinkedApplication:
-    """A Spark application, and where its UI is; None if nobody says."""
+    """A Spark application, and where its UI is; None if it is not known."""
 
     id: str
     url: str | None
 
     @classmethod
     def of(cls, metrics: JsonDict) -> LinkedApplication | None:
-        """Out of the metrics of an epoch. They may be forged, and hold anything."""
+        """The application in an epoch's metrics, which may be forged and hold anything."""
         told = metrics.get(RAN_AS)
         return cls(str(told["id"]), web_link(told.get("url"))) if isinstance(told, dict) and "id" in told else None
 

@@ -73,7 +73,7 @@ class Files(Protocol):
         ...
 
     def renew(self, paths: Iterable[str]) -> None:
-        """Make files as young as if they were written now, so that a VACUUM spares them. Skips missing files."""
+        """Set the modification time of files to now, so that a VACUUM spares them. Skips missing files."""
         ...
 
     def delete(self, path: str) -> None:

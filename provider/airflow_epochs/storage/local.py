@@ -46,7 +46,7 @@ def _unusable(found: Path, why: str, place: Path) -> Refused:
 
 
 def in_the_way(folder: Path) -> Path | None:
-    """What is where an absolute folder, or one above it, has to be, and is not a folder; None if nothing is."""
+    """The path that is no folder, where this folder or one above it must be; None if there is no such path."""
     there = _nearest(folder)
     return None if os.path.isdir(there) else there
 

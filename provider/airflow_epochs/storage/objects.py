@@ -130,7 +130,7 @@ class Objects:
         return True
 
     def require_bucket(self, missing: str) -> None:
-        """Raise FileNotFoundError if not only this path is missing. Of the answer to ``exists`` nobody can tell."""
+        """Raise FileNotFoundError if not only this path is missing. The answer to ``exists`` does not tell."""
         import obstore
 
         try:

@@ -28,7 +28,7 @@ log = secrecy.logger(__name__)
 
 AGAIN_S = 60.0
 LOOK_S = 1.0
-"""While enough records seem to wait, the ledger is asked so often whether they still do."""
+"""The pause between two looks at the ledger, while enough records seem to wait."""
 
 
 def records_waiting(
@@ -71,7 +71,7 @@ def records_waiting(
 
 
 def _name_of(pipeline: str, ledger_conn_id: str) -> str:
-    """Another one for each ledger: two pipelines may have one name, and Airflow watches one asset of a name."""
+    """The asset's name, with the ledger: two pipelines may have one name, and Airflow watches one asset of a name."""
     name = f"{pipeline}-records-waiting"
     return name if ledger_conn_id == EpochsHook.default_conn_name else f"{name}@{ledger_conn_id}"
 
@@ -167,7 +167,7 @@ class _Told:
         self._stood: object = None
 
     def is_news(self, stands: object) -> bool:
-        """Whether it stands elsewhere now, or has stood there for too long; from now on it is no news."""
+        """Whether it stands elsewhere now, or has stood there for too long. From this call on, that is known."""
         if stands == self._stood and time.monotonic() < self._at + self._again_s:
             return False
         self._stood, self._at = stands, time.monotonic()

@@ -23,7 +23,7 @@ ENOUGH, OLD, TROUBLE = "enough", "old", "trouble"
 AGE_S_MIN, AGE_S_MAX = 0.25, 10.0
 """The age of records is asked for once in ``max_delay / 20``, within these bounds."""
 CONNECTION_S = 30.0
-"""After so many seconds, the connection is read anew: the brokers may have moved, or the login may be another one."""
+"""After this many seconds, the connection is read anew: the brokers may have moved, or the login may be another one."""
 
 _Since = dict[Partition, tuple[int, float]]
 """Per partition, its first unread offset, and since when it is that."""

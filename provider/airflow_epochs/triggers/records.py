@@ -85,7 +85,7 @@ class RecordsTrigger(BaseTrigger):
         try:
             why = await self._first_reason(quiet_until)
         except Exception as error:  # `open` meets the same, and reports it where its users look
-            log.warning("cannot wait here: %s", error)
+            log.warning("the trigger cannot wait for records; the `open` task will look: %s", error)
             why = TROUBLE
         await asyncio.sleep(quiet_until - time.monotonic())
         return why

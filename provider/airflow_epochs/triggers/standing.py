@@ -19,7 +19,7 @@ from airflow_epochs.sources.kafka.poller import Watch
 from airflow_epochs.sources.kafka.starting import Latest, Starting
 
 LEDGER_S = 30.0
-"""After so many seconds, the ledger is opened anew, from its connection on: it may have been restored or rebuilt."""
+"""After this many seconds, the ledger is opened anew, from its connection on: it may have been restored or rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class NextEpoch:
         self._new: dict[str, dict[int, int]] = {}
 
     async def standing(self, age_s: float, ends: PartitionEnds) -> Standing:
-        """As it was so many seconds ago, or later. ``ends``: of the partitions that there are."""
+        """Where the pipeline stood at most ``age_s`` seconds ago. ``ends``: of the partitions that there are."""
         if self._ledger is None or time.monotonic() > self._read_at + age_s:
             self._read = await asyncio.to_thread(self._from_ledger)
             self._read_at = time.monotonic()

@@ -91,7 +91,7 @@ class Waive:
         admin.with_promise(ledger, self.epoch, self.sink)
 
     def is_shown(self, ledger: Ledger, view: EpochView) -> bool:
-        """Whether the sink shows the epoch's rows already. Raises NotChecked, with a clause, if nobody can tell."""
+        """Whether the sink shows the epoch's rows already. Raises NotChecked, with a clause, if it is not known."""
         raise NotChecked("it could not be asked")
 
     def _lost(self, ledger: Ledger, view: EpochView) -> list[str]:
@@ -119,7 +119,7 @@ class Waive:
         ]
 
     def _of_table(self, view: EpochView) -> list[str]:
-        """A table that was to go back keeps its rows, and the next epochs read them again."""
+        """The line for a table that was to go back: it keeps its rows, and the next epochs read them again."""
         if self.sink not in view.opened.restores:
             return []
         epoch = view.opened.restored_to
@@ -175,7 +175,7 @@ class TakeOver:
 
     @property
     def ends(self) -> bool:
-        """Whether the pipeline is to run no more."""
+        """Whether no DAG is to run the pipeline any more."""
         return self.dag_id == no_dag_of(self.pipeline)
 
     def _becomes(self) -> str:
@@ -267,7 +267,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Pause:
-    """Let the pipeline take no new epoch. ``number``: of the record, so that nobody's later word is overruled."""
+    """Let the pipeline take no new epoch. ``number``: of the record, so that no later command is overruled."""
 
     pipeline: str
     number: int

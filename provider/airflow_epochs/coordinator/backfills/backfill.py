@@ -151,7 +151,7 @@ def _require_known(task: TaskTry, sink: str, first: int, epoch: int) -> None:
 
 
 def explained(opened: OpenRecord, votes: Mapping[str, Vote]) -> dict[str, Vote]:
-    """The votes; each VOTE_ABORT of a sink that is backfilled says so, and how the pipeline goes on without that."""
+    """The votes. Each VOTE_ABORT of a backfilled sink also says so, and how to go on without the backfill."""
     return {name: _explained(opened.sinks[name], vote) for name, vote in votes.items()}
 
 

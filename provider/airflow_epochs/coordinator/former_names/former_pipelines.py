@@ -42,7 +42,7 @@ class Rows:
     until: OpenRecord | CompleteRecord
 
     def ends(self, now: Position) -> dict[Partition, int]:
-        """Where ``until`` ended, in the topics of ``now``. Not in one that was created again under its name."""
+        """Where ``until`` ended, in the topics of ``now``. Without topics that were created again under their name."""
         then = Position.of(self.until)
         ends = ends_of(then.named_as_in(now))
         return {at: end for at, end in ends.items() if at[0] in now.ranges and _is_same(at[0], then, now)}
@@ -118,7 +118,10 @@ def formers(task: TaskTry, in_dag: Collection[str]) -> list[Former]:
 
 
 def _former(task: TaskTry, of: Owned) -> Former | None:
-    """None if it shares no place with the sinks of today. Damaged records stop only the DAG that has them."""
+    """The pipeline as a ``Former``; None if it shares no place with today's sinks.
+
+    Damaged records stop only the DAG that has them.
+    """
     nobody = no_dag_of(of.ledger.pipeline)
     dag_id = next((owner for owner in reversed(of.owners) if owner != nobody), nobody)
     is_ours, ended = dag_id == task.pipeline.dag_id, of.owners[-1] == nobody
@@ -130,7 +133,11 @@ def _former(task: TaskTry, of: Owned) -> Former | None:
         is_broken = not isinstance(error, OutcomeUnknown)
         if may_answer_later(error) or (is_broken and is_ours and not ended and of.believed):
             raise
-        log.warning("Nobody can tell if a pipeline of DAG %s is this one under another name. %s", dag_id, error)
+        log.warning(
+            "The provider cannot find out whether a pipeline of DAG %s is this one under another name. %s",
+            dag_id,
+            error,
+        )
         return None
 
 
@@ -155,7 +162,7 @@ def _wrote_there(task: TaskTry, of: Owned, dag_id: str, *, is_ours: bool, ended:
 
 @dataclass(frozen=True, kw_only=True)
 class _History:
-    """``opened``: the newest open record; None if it was pruned. ``unfinished``: as ``Former.view``."""
+    """A pipeline's records. ``opened``: the newest open record; None if pruned. ``unfinished``: as ``Former.view``."""
 
     opened: OpenRecord | None
     complete: CompleteRecord | None
@@ -163,7 +170,7 @@ class _History:
 
 
 def _history(ledger: Ledger) -> _History | None:
-    """None if the pipeline has had no epoch that wrote anything, or may yet do so."""
+    """The pipeline's records; None if no epoch of it has written anything, or may yet do so."""
     try:
         view = ledger.view_of_next()
         complete = ledger.complete_record(view.number - 1)

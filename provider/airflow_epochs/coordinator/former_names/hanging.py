@@ -1,6 +1,6 @@
 """Which waived commits of other names, if they hang, may land in the place of a sink of today.
 
-Only of some does the ledger say that they write to this very place: the others are not touched, since a commit to
+The ledger says only of some that they write to this place. The others are not touched, since a commit to
 another place may be sound.
 """
 
@@ -26,7 +26,7 @@ class Hanging:
     """The waived transactions of a sink of another name that may land here, each the oldest first.
 
     Attributes:
-        sink: That name.
+        sink: The other name.
         here: The transactions of all epochs that surely write to this place, and whose markers stand together.
         since: Of these, the transactions whose rows the backfill would bring a second time.
         perhaps: More transactions whose rows the backfill would bring a second time, if they write to this place.

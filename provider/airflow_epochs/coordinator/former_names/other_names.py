@@ -30,7 +30,7 @@ class WrittenByOther:
     """What a sink of another name has written.
 
     Attributes:
-        sink: That name.
+        sink: The other name.
         txn: The newest transaction whose rows are there.
         waived: Whether an operator had waived it: its commit landed all the same.
         unmarked: Whether no marker of that name is left, so that only the ledger tells.
@@ -147,7 +147,7 @@ class SinkDestination:
         return kinds[0]["kind"] != kinds[1]["kind"] and all(map(is_built_in, kinds))
 
     def _got(self, record: CompleteRecord, other: str) -> bool:
-        """Whether the rows of an epoch may have come here under another name. No, if that sink took no part in it."""
+        """Whether the rows of an epoch may have come here under another name. False if that sink took no part in it."""
         text = record.markers.get(other)
         if text is None or TransactionId.parse(text).epoch != record.txn.epoch:
             return False

@@ -14,7 +14,7 @@ log = secrecy.logger(__name__)
 
 
 def is_at(sink: Sink, spec: JsonDict, today: Collection[Sink]) -> bool:
-    """Whether a recorded sink writes to the place of ``sink``. No, if its kind is not installed any more."""
+    """Whether a recorded sink writes to the place of ``sink``. False if its kind is not installed any more."""
     try:
         return from_spec(spec, today).destination() == sink.destination()
     except RAISED_BY_USERS as error:  # a sink of the user's own, or a damaged record, may raise anything

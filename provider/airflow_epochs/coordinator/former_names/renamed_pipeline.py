@@ -20,7 +20,7 @@ def require_new_input(
 ) -> None:
     """Raise Refused if the epoch reads again, or leaves out, what another pipeline has read for the same place.
 
-    Or if that one may come back, and then reads again what this one reads.
+    Also if that one may come back, and would then read again what this one reads.
 
     Only a pipeline's first epoch is looked at, and the first one after a takeover. The other one has left the DAG, or
     is in another DAG and has the same transform. Pipelines that stand in one DAG share the place on purpose.

@@ -37,7 +37,7 @@ def unfinished(task: TaskTry, epoch: int, former: Former, rows: Rows, at: Partit
 
 
 def left_out(task: TaskTry, former: Former, left: Mapping[Partition, tuple[int, int]], now: Position) -> Refused:
-    """The error for input that ``former`` has not read, and that the new pipeline would begin behind."""
+    """The error for input that ``former`` has not read, and that the new pipeline would skip."""
     count, at = sum(start - end for end, start in left.values()), next(iter(left))
     rows = next(each for each in (*former.rows, *former.coming) if each.ends(now).get(at) == left[at][0])
     what = (
@@ -115,7 +115,7 @@ def _who(former: Former) -> str:
 
 
 def _remedy(task: TaskTry, epoch: int, former: Former, on: str) -> str:
-    """``on``: how to go on after its rows."""
+    """The remedy. ``on``: how to go on after its rows."""
     return (
         f"{_old_name(task, epoch, former)} {_CLEAR} {_only_if(task, former)}type `{ending(former.name)}`: no DAG runs "
         f"pipeline {former.name!r} any more. {on}{_CLEAR}"

@@ -223,7 +223,7 @@ def _file(state: _State) -> str:
 
 
 def _code(state: _State) -> str:
-    """As ``open`` and ``stage`` look at it. Changed code is no fault, unless the pipeline stops at it."""
+    """The code, checked as by ``open`` and ``stage``. Changed code is a fault only if the pipeline stops at it."""
     code_changes.of_attempt(state.task, state.view.number, state.before, 0)
     changed = code_changes.has_changed(state.task, state.before)
     return "The code has changed since the newest complete epoch." if changed else ""
@@ -287,7 +287,7 @@ def _position(state: _State) -> Position | None:
 
 
 def _input_of_intervals(state: _State, position: Position | None) -> str:
-    """As far as it can be told without a run, which has the interval."""
+    """The input of data intervals, as far as it is known without a run, which has the interval."""
     source, name = state.pipeline.source, state.pipeline.name
     if isinstance(source, Preparing):
         source.prepare(name, _destinations(state.pipeline), position, state.env)

@@ -48,7 +48,7 @@ class SinkResult:
         rows_then: How many rows the epoch published; None if it published no rows here.
         rows_now: How many rows were staged; None if no rows were.
         difference: The rows of only one side; None if the rows cannot be compared: ``note`` says why.
-        deleted_then, deleted_now: Of a state table, how many of the changes are deletions; else None.
+        deleted_then, deleted_now: How many changes of a state table are deletions; None for other sinks.
         broken: Condition of an expectation -> how many rows break it.
         dead_letters: How many rows became dead letters.
         vote: What the sink would vote on these rows; None if it is no sink of the pipeline any more.
@@ -160,7 +160,7 @@ def _played(task: TaskTry, recorded: OpenRecord) -> OpenRecord:
 
 
 def _plan(task: TaskTry, sink: Sink, then: SinkPlan | None) -> SinkPlan:
-    """A sink that was backfilled in that epoch gets the same wide input again."""
+    """The plan for a sink. One that was backfilled in that epoch gets the same wide input again."""
     spec = readable_spec(sink, task.pipeline)
     return replace(then, spec=spec) if then else SinkPlan(spec=spec, previous=None)
 
@@ -257,7 +257,7 @@ class _Comparison:
         return self._for(known, claim)
 
     def _for(self, known: SinkResult, claim: StagedClaim) -> SinkResult:
-        """With the vote for these rows."""
+        """The sink's result with its vote for these rows."""
         staged = Staged(place=claim.place, version=0, files=0, rows=known.rows_now or 0, bytes=0, digest="")
         return replace(known, vote=Vote(vote=VoteKind.VOTE_COMMIT, staged=staged))
 

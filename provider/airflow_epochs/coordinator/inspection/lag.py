@@ -21,7 +21,7 @@ class Lag:
 
     @property
     def records(self) -> int:
-        """At most so many records: control records of transactions, and gaps, have offsets too."""
+        """How many records, at most, are unread: control records of transactions, and gaps, have offsets too."""
         return sum(each.end - each.start for each in self.partitions)
 
     def seconds(self, now_ms: int) -> float:

@@ -109,7 +109,7 @@ def _receipts(task: TaskTry, records: Sequence[CompleteRecord]) -> Finding:
 _LANDED = {
     True: ", but its commit landed all the same, so it has the epoch's rows.",
     False: ", so it lacks the epoch's rows.",
-    None: ". Nobody can tell now whether its commit landed all the same.",
+    None: ". It is not known whether its commit landed all the same.",
 }
 
 
@@ -348,7 +348,7 @@ def _changed(sink: Watching, first: Receipt, task: TaskTry, records: Sequence[Co
 def _miscounted(sink: Sink, receipt: Receipt, task: TaskTry) -> str | None:
     if not isinstance(sink, Telling):
         raise Refused(
-            "A sink of its kind cannot tell the rows of one epoch from others.",
+            "This kind of sink cannot list the rows of one epoch.",
             code=codes.DRY_RUN_UNTOLD,
             sink=sink.name,
         )

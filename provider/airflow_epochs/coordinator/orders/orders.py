@@ -56,7 +56,7 @@ from airflow_epochs.protocol import State
 from airflow_epochs.sinks import GROUP
 
 EPOCHS_COUNTED_MAX = 1_000
-"""The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
+"""How many epochs' rows are counted, at most, before an operator is asked. Counting more would take too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class BetweenEpochs:
 
     Attributes:
         epoch: The next epoch.
-        attempt: Its newest attempt, which was aborted or holds a command; 0: none.
+        attempt: Its newest attempt, which was aborted or holds a command; 0: no attempt.
         newest: The newest open record of the pipeline: it describes source and sinks.
         before: The completion record of the epoch before; None before the first one.
         order: The attempt of the next epoch that holds its newest command; None: there is none.
@@ -111,7 +111,7 @@ class BetweenEpochs:
         return self.before is not None and name in self.before.waived and name not in self.before.markers
 
     def has_had(self, name: str) -> bool:
-        """Whether an epoch was completed with a sink of this name, be it that the sink was waived."""
+        """Whether an epoch was completed with a sink of this name, also if the sink was waived in it."""
         return self.before is not None and self.before.has_had(name)
 
     @property

@@ -30,7 +30,7 @@ from airflow_epochs.model import (
 Partition = tuple[str, int]
 
 _LAST = 2**63
-"""Behind every offset and version."""
+"""A number larger than every offset and version."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +223,7 @@ class _Counting:
         return ends if upto == self.at.epoch - 1 else {**ends, **self.ends(upto)}
 
     def _split(self, ends: Mapping[Partition, int]) -> tuple[Ranges, Ranges]:
-        """Between where rows end and where reading goes on: what is passed over, and what is read before the ends.
-
-        A partition that no epoch has read has no rows yet: it begins at offset 0.
-        """
+        """What reading skips behind the ends, and what it reads once more before the ends."""
         return (
             _as_ranges({key: (ends.get(key, 0), start) for key, start in self._starts.items()}),
             _as_ranges({key: (start, ends.get(key, 0)) for key, start in self._starts.items()}),
@@ -256,7 +253,7 @@ def _put_anew(
 
 
 def _as_ranges(of: Mapping[Partition, tuple[int, int]], *, empty: bool = False) -> Ranges:
-    """``empty``: with those that begin where they end."""
+    """The spans as ranges. ``empty``: also those that begin where they end."""
     found: Ranges = {}
     for (topic, partition), (start, end) in sorted(of.items()):
         if start < end or (empty and start == end):

@@ -57,9 +57,10 @@ def _read_since(first: CompleteRecord | None, newest: CompleteRecord, to: Positi
 
 
 def _shown_then(ledger: Ledger, record: CompleteRecord, before: CompleteRecord | None, sink: str) -> int:
-    """The newest epoch before this one whose rows the sink has shown since. If that record is pruned, nobody knows.
+    """The newest epoch before this one whose rows the sink has shown since.
 
-    ``before``: the record of the epoch before this one.
+    If the open record that tells was pruned, the epoch just before. ``before``: the record of the epoch before this
+    one.
     """
     epoch, lacks = record.txn.epoch, [each.lacks[sink] for each in record.commands if sink in each.lacks]
     if record.adopted_in.get(sink) == epoch:

@@ -112,13 +112,13 @@ def _leaves_out(source: Movable, topic: str) -> bool:
 
 
 def is_nothing(at: BetweenEpochs, move: Move, restoration: Restoration | None) -> bool:
-    """Whether the pipeline goes on there in any case, with the tables as they are, or as an earlier command says."""
+    """Whether the command changes nothing: reading goes on there anyway, and no more tables go back than were to."""
     ordered = at.order.restores if at.order else {}
     return not move.moves and (restoration is None or restoration.points == ordered)
 
 
 def next_step(pipeline: str, source: object, restoration: Restoration | None = None) -> str:
-    """What the operator has to do then. ``source``: what the next runs read."""
+    """What the operator has to do after the command. ``source``: what the next runs read."""
     by_intervals = is_by_interval(source)
     if not (restoration and restoration.points):
         return filled(_NEXT_INTERVAL if by_intervals else _NEXT, PIPELINE=pipeline)

@@ -15,7 +15,7 @@ from airflow_epochs.model import REWIND, Command, Ranges, described_epochs, reco
 from airflow_epochs.model.command import ADOPT_CHECKPOINT, ADOPT_GROUP
 
 PARTITIONS_SHOWN_MAX = 20
-"""The ledger's record has all of them."""
+"""How many partitions a text lists. The ledger's record has all of them."""
 
 _ONE_ROW = "nothing comes twice: the newer row of a key takes the place of the older one"
 _KEY_ONCE = (
@@ -190,7 +190,7 @@ def _twice_there(look: Outlook, name: str) -> str:
 
 
 def _comes_again(at: BetweenEpochs, look: Outlook, name: str) -> str:
-    """What a sink shows that gets rows once more, beside those that it has of the epochs since the tables' one."""
+    """What a sink shows that keeps its rows of the epochs after the restored one, and gets rows once more."""
     replaced = _replaces_by(at, name)
     if told := _once_more(at, name, replaced):
         return told
@@ -202,7 +202,7 @@ def _comes_again(at: BetweenEpochs, look: Outlook, name: str) -> str:
 
 
 def _is_one_row(at: BetweenEpochs, look: Outlook) -> bool:
-    """Whether the next epochs read once more what those since the tables' one have read, and no more."""
+    """Whether the next epochs read exactly what the epochs after the restored one have read."""
     moved_in = at.before.moved_in if at.before else 0
     goes_on = all(look.sinks[each] == Outcome() for each in look.restoration.points)
     return goes_on and moved_in <= look.restoration.epoch
@@ -213,14 +213,14 @@ def _since(at: BetweenEpochs, restoration: Restoration) -> str:
 
 
 def _replaced(at: BetweenEpochs, look: Outlook) -> list[str]:
-    """The sinks in which it is not so that rows come twice."""
+    """The lines for sinks in which rows do not come twice."""
     twice = [name for name, each in look.sinks.items() if look.read(each.again)]
     told = {name: _once_more(at, name, _replaces_by(at, name)) for name in twice}
     return [f"  but in sink {name}, {what}" for name, what in told.items() if what]
 
 
 def _once_more(at: BetweenEpochs, name: str, replaced: tuple[str, ...] | None) -> str | None:
-    """What a sink shows of rows that it gets once more; None if it adds them, or nobody can tell."""
+    """What a sink shows of rows that it gets once more; None if it adds them, or if that is not known."""
     spec = at.newest.sinks[name].spec
     if replaced == () or (replaced and (spec.get("sequence_by") or spec.get("mode") not in _IN_MODE)):
         return _ONE_ROW if replaced else None
@@ -229,7 +229,7 @@ def _once_more(at: BetweenEpochs, name: str, replaced: tuple[str, ...] | None) -
 
 
 def _replaces_by(at: BetweenEpochs, name: str) -> tuple[str, ...] | None:
-    """As in ``Replacing``. None: nobody can tell here, or not in general."""
+    """As in ``Replacing``. None: it is not known here, or not in general."""
     sink = built(at.newest.sinks[name].spec)
     return None if sink is None else replaces_by(sink)
 

@@ -31,7 +31,7 @@ class Told:
     watermark: int | None = None
 
     def where_unknown(self, shown: Mapping[str, LastEpoch]) -> Told:
-        """What the sinks that ``shown`` has do not know themselves."""
+        """What an operator said, without what the sinks in ``shown`` know themselves."""
         return Told(
             ends={} if any(each.ends for each in shown.values()) else self.ends,
             watermark=None if any(each.watermarks for each in shown.values()) else self.watermark,
@@ -57,7 +57,7 @@ def _last_epoch(sink: Sink, task: TaskTry, left_out: bool) -> LastEpoch | None:
 
 
 def is_fence(each: LastEpoch | None) -> bool:
-    """Whether a sink shows a fence, which has none of the epoch's rows."""
+    """Whether a sink shows a fence, which has no rows of the epoch."""
     return each is not None and each.marker.is_fence
 
 
