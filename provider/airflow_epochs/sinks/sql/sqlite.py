@@ -64,7 +64,7 @@ class Sqlite:
     stores_nul = True
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.sqlite_takes`` says."""
+        """Whether the column can store Delta's ``kind`` without a change: ``types.sqlite_takes``."""
         return sqlite_takes(column.affinity, kind)
 
     def longest(self, column: SqlColumn) -> int | None:
@@ -72,11 +72,11 @@ class Sqlite:
         return None
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.sqlite_sorts`` says. SQLite compares the bytes of a text, which in UTF-16 have another order."""
+        """Whether the column orders values of ``kind`` as Spark does: ``types.sqlite_sorts``. SQLite compares the bytes of a text, which in UTF-16 have another order."""
         return sqlite_sorts(column.affinity, kind) and (column.encoding == _UTF_8 or family(kind) != "string")
 
     def type_for(self, kind: Any) -> str | None:
-        """As ``types.sqlite_type`` says."""
+        """The column type to create for ``kind``: ``types.sqlite_type``."""
         return sqlite_type(kind)
 
     def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
@@ -297,7 +297,7 @@ class SqliteSession:
         return folded(name)
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
-        """As ``types.sqlite_retyped`` says."""
+        """Column ``was`` for a comparison with ``now``: ``types.sqlite_retyped``."""
         return sqlite_retyped(quoted(was.name), was.affinity, now.affinity)
 
     def index(self, temporary: str, keys: Sequence[str]) -> None:
@@ -305,7 +305,7 @@ class SqliteSession:
         self.execute(f"CREATE INDEX temp.{temporary}_keys ON {temporary} ({', '.join(keys)})")
 
     def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
-        """As ``types.sqlite_stored_otherwise`` says."""
+        """The condition that rows of another type left ``value``: ``types.sqlite_stored_otherwise``."""
         return sqlite_stored_otherwise(value, column.affinity, kind)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
