@@ -72,7 +72,10 @@ class Sqlite:
         return None
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
-        """Whether the column orders values of ``kind`` as Spark does: ``types.sqlite_sorts``. SQLite compares the bytes of a text, which in UTF-16 have another order."""
+        """Whether the column orders values of ``kind`` as Spark does: ``types.sqlite_sorts``.
+
+        SQLite compares the bytes of a text, which in UTF-16 have another order.
+        """
         return sqlite_sorts(column.affinity, kind) and (column.encoding == _UTF_8 or family(kind) != "string")
 
     def type_for(self, kind: Any) -> str | None:
