@@ -176,11 +176,11 @@ class SqliteSession:
         self.execute(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({columns})")
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
-        """Only texts and times have values that SQLite could not keep."""
+        """A check for the values that SQLite cannot keep: only texts and times have some."""
         return sound(kind)
 
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
-        """Looked up without regard to case, as SQLite does."""
+        """The table, looked up without regard to case, as SQLite does."""
         schema = self.schema_of(schema, name)
         statement = f"SELECT name, type, sql, rootpage FROM {quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
         found = [row for row in self.execute(statement, (name,)) if row[1] in ("table", "view")]
@@ -360,7 +360,7 @@ class SqliteSession:
 
     @contextmanager
     def _answers_within(self) -> Iterator[None]:
-        """As ``answers``, for a statement of the transaction."""
+        """Translate errors as ``answers`` does, for a statement inside the transaction."""
         self._require_open()
         with self.answers():
             yield

@@ -37,7 +37,7 @@ _DECIMALS = ("decimal", "dec", "numeric")
 
 
 class _Unread(Exception):
-    """Only Spark can tell what the type is."""
+    """This module cannot read the type; only Spark can."""
 
 
 def columns_of(schema: str) -> list[str]:
