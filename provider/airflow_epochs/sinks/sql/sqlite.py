@@ -53,9 +53,9 @@ _NO_CLAUSE = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^]]*\] | --[^\n]* | /\*.*?(?:\*/|\Z)""",
     re.DOTALL | re.VERBOSE,
 )
-"""In a table's definition, texts and names in quotes, and comments: where one begins, the others do not."""
+"""Texts and names in quotes, and comments, in a table's definition: they can have no clause."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
-"""In a table's definition: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
+"""In a table's definition, IGNORE drops a new row in silence, and REPLACE an old one. INSERT OR ABORT overrides both."""
 
 
 class Sqlite:
