@@ -55,7 +55,7 @@ _NO_CLAUSE = re.compile(
 )
 """Texts and names in quotes, and comments, in a table's definition: they can have no clause."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
-"""In a table's definition, IGNORE drops a new row in silence, and REPLACE an old one. INSERT OR ABORT overrides both."""
+"""In a table's definition, IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
 
 
 class Sqlite:
