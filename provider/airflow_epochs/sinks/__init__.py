@@ -43,7 +43,7 @@ def from_spec(spec: JsonDict, today: Collection[Sink] = ()) -> Sink:
     kind, within the same format, are left out with a warning.
 
     Raises:
-        Refused: The kind is none of these, or its class cannot be imported here.
+        Refused: The kind is unknown, or its class cannot be imported here.
     """
     kind = str(spec["kind"])
     if kind in _KINDS:
@@ -85,7 +85,7 @@ def _file_of(module: str) -> str | None:
 
 
 def is_own(sink: object) -> bool:
-    """Whether the class of a sink is the user's own, and none of this package."""
+    """Whether the class of a sink is the user's own, and not in this package."""
     return not type(sink).__module__.startswith("airflow_epochs.")
 
 

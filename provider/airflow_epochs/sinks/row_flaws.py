@@ -31,7 +31,7 @@ _RANGES = {
     "timestamp": (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
     "timestamp_ntz": (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
 }
-"""From the first day of year 1 to the last of year 9999: in days, or in microseconds."""
+"""The first day of year 1 and the last day of year 9999: in days, or in microseconds."""
 
 
 def require_sound(

@@ -182,7 +182,7 @@ def _whole(value: int, greatest: bool) -> int:
 
 
 def _real(value: float, greatest: bool) -> float | None:
-    """Only a minimum: Spark takes NaN for the greatest number, but Parquet's writers may ignore NaN."""
+    """A number as a minimum; None as a maximum: Spark sorts NaN last, but Parquet's writers may ignore NaN."""
     return value + 0.0 if math.isfinite(value) and not greatest else None  # Parquet writes a minimum of zero as -0.0
 
 

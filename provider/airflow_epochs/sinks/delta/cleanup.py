@@ -30,7 +30,7 @@ def discard(at: Whereabouts, attempt: SinkAttempt, place: str, *, published: boo
 
     Raises:
         Refused: The place is not this attempt's, or was made for another table.
-        NotApplied: Whether the table refers to the files cannot be told.
+        NotApplied: The log does not tell whether the table refers to the files.
     """
     location = at.location_of(place, attempt)
     if has_leftovers(at, attempt, place, published=published):

@@ -211,7 +211,7 @@ class Commit:
     # -- what is returned ----------------------------------------------------------------------------------------
 
     def _receipt(self, found: FoundCommit) -> Receipt:
-        """Only from what the log and the decision say, so that a repeat returns the same."""
+        """The receipt, made only from the log and the decision, so that a repeat returns the same receipt."""
         known = receipt_of(self.at.sink, found, str(self.attempt.txn), self.location.url)
         return replace(known, rows=self.staged.rows, files=self.staged.files, bytes=self.staged.bytes)
 

@@ -59,7 +59,7 @@ def _by_log(at: Whereabouts, pipeline: str, over: Collection[TransactionId | Non
 
 
 def _actions(app: App, seen: Snapshot, by: TransactionId, before: JsonDict) -> list[JsonDict]:
-    """``before``: the note on the commit whose marker the fence takes."""
+    """The actions of the fence's log entry. ``before``: the note on the commit whose marker the fence replaces."""
     now, shape = publish.now_ms(), seen.shape
     info = {
         "timestamp": now,

@@ -33,7 +33,7 @@ def write_if_due(table: DeltaTable, files: Files, every: int) -> JsonDict:
 
 
 def _is_cleaned(table: DeltaTable) -> bool:
-    """Whether expired entries may go: a table with protected checkpoints keeps those that an older protocol wrote."""
+    """Whether expired entries may go: a table with protected checkpoints keeps entries that an older protocol wrote."""
     if "checkpointProtection" in (table.protocol().writer_features or ()):
         return False
     return str(table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true")).lower() == "true"

@@ -164,7 +164,13 @@ def publish(this: DeltaCommit, env: Environment) -> FoundCommit:
             if not _says_nothing(error):
                 raise
             faults.append(error)
-            log.warning("%s: round %d into %s: %s", this.txn, round_ + 1, this.location.name, told(error))
+            log.warning(
+                "%s: round %d of the commit to %s has no clear outcome: %s",
+                this.txn,
+                round_ + 1,
+                this.location.name,
+                told(error),
+            )
         else:
             if found is not None:
                 return found

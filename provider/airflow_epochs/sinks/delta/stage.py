@@ -117,7 +117,7 @@ def _optimize_write(properties: Mapping[str, str]) -> bool | None:
 
 
 def _write_version_0(location: TableLocation, place: str, shape: TableShape, ours: JsonDict | None = None) -> None:
-    """``ours``: what the commit says of itself, if no append follows it."""
+    """Write the staging table's version 0. ``ours``: its user metadata, if no append follows."""
     now = publish.now_ms()
     info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     info |= {"userMetadata": compact_json({USER_METADATA_KEY: ours})} if ours else {}

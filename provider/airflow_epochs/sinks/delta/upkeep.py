@@ -62,7 +62,7 @@ def _optimized(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
 
 
 def _notes_left(at: Whereabouts) -> list[str]:
-    """Where notes about keys that sinks of this name have deleted from the table lie."""
+    """The places of the notes about keys that sinks of this name have deleted from the table."""
     return at.notes_in(at.location(), f".{at.sink.name}")
 
 

@@ -85,7 +85,7 @@ class Whereabouts:
         return f"{self.location().url}{self._stem(attempt)}{try_id}"
 
     def root_of(self, place: str, attempt: SinkAttempt) -> str | None:
-        """The table's location, from one of its staging places; None if this attempt can have none there.
+        """The table's location, from one of its staging places; None if ``place`` cannot be a place of this attempt.
 
         Only the catalog knows where its table lies, so for a catalog table only the part of the place below that is
         compared.

@@ -1,6 +1,6 @@
-"""By how much a batch may grow where the brokers compress it anew: with a topic's ``compression.type``.
+"""How much a batch may grow if the brokers compress it again, with the topic's ``compression.type``.
 
-Data that cannot be compressed is kept as it is, in blocks with heads of their own.
+Data that cannot be compressed is kept as it is, in blocks, each with a header.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from airflow_epochs.sinks.kafka.marker import Markers
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is known.
+    """A sink whose marker is not the expected one, and what is known about it.
 
     Attributes:
         topic: Where the sink sends rows today.

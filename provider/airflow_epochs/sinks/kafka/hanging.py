@@ -120,7 +120,7 @@ def _how_to_commit(hanging: Sequence[At]) -> str:
 
 
 def elsewhere(cluster: Cluster, topic: str, hanging: OpenTransaction, owner: str | None) -> list[At] | None:
-    """Where the same producer's transaction hangs in the rows' topic; None if the brokers do not tell."""
+    """The partitions of the rows' topic in which the same transaction hangs; None if the brokers do not tell."""
     try:
         facts = cluster.topic(topic)
         held = cluster.held_back(facts) if facts else []

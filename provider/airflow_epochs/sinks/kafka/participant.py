@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 RUN = 1_000
-"""So many rows without key and partition, one after the other, go to one partition: full batches, evenly spread."""
+"""How many successive rows without key and partition go to one partition: batches are full, and evenly spread."""
 
 
 @dataclass(frozen=True)

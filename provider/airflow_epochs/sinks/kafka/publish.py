@@ -45,10 +45,10 @@ Failure = tuple[str, "KafkaError"]
 
 @dataclass(frozen=True, kw_only=True)
 class TopicTransaction:
-    """All of one commit.
+    """What one commit sends, where, and how.
 
     Attributes:
-        facts: The topics of rows and of markers as they are now; the former None where it is gone.
+        facts: The topics of rows and of markers as they are now; None for the topic of rows if it is gone.
         options: As ``producer_options`` makes them.
         ends: The position after the epoch, which the marker keeps.
         records: Makes the records, given the topic's number of partitions.
@@ -92,7 +92,7 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
 
 @dataclass
 class _Heard:
-    """What the client tells by itself.
+    """What the client reports through callbacks.
 
     Attributes:
         failed: The records that failed.
@@ -136,7 +136,7 @@ def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
 def lost_since_the_vote(
     cluster: Cluster, markers: Markers, topic: str, txn: TransactionId, voted: Voted | None
 ) -> Corrupt:
-    """The error for a marker topic that is not the one of the vote, or has lost records since."""
+    """The error for a marker topic that is not the same as at the vote, or has lost records since."""
     sink = markers.key.rpartition("/")[2]
     with unknown_without_answer(sink):
         now = cluster.id

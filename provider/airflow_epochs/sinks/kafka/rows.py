@@ -206,7 +206,7 @@ def _unsent(others: Mapping[str, Any], has_value: bool, value_format: str | None
 
 
 def _fits_json(kind: Any, keys: tuple[str, ...]) -> bool:
-    """``keys``: the types that keys of maps may have."""
+    """Whether JSON can hold the type. ``keys``: the types that keys of maps may have."""
     if not isinstance(kind, dict):
         return kind in _JSON_PLAIN or str(kind).startswith("decimal(")
     if kind["type"] == "struct":

@@ -84,7 +84,7 @@ class ValueSchema:
         return cls(**told) if told else None
 
     def detail(self) -> JsonDict:
-        """As ``Staged.detail`` keeps it."""
+        """The schema as JSON, for ``Staged.detail``."""
         return {_DETAIL: asdict(self)}
 
     def writer(self) -> Write:

@@ -6,7 +6,7 @@ import json
 
 AVRO, JSON_SCHEMA, PROTOBUF = "avro", "json_schema", "protobuf"
 KINDS = {AVRO: "AVRO", JSON_SCHEMA: "JSON", PROTOBUF: "PROTOBUF"}
-"""By the sink's ``value_format``: the registry's ``schemaType``."""
+"""The sink's ``value_format`` -> the registry's ``schemaType``."""
 
 
 def flaw_of(value_format: str, text: str | None) -> str | None:

@@ -49,7 +49,7 @@ class Voted:
         return cls(**known) if known else None
 
     def detail(self) -> JsonDict:
-        """As ``Staged.detail`` keeps it."""
+        """The state as JSON, for ``Staged.detail``."""
         return asdict(self)
 
     def has_lost_markers(self, found: MarkerRecord | None, marker_topic: TopicFacts | None, beginning: int) -> bool:

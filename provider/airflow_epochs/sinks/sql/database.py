@@ -194,7 +194,7 @@ class Session(Protocol):
         ...
 
     def hurry(self) -> None:
-        """From now on, wait only a moment for locks."""
+        """Wait only a moment for locks from now on."""
         ...
 
     def expect_wait(self) -> None:

@@ -47,7 +47,7 @@ def _stem(target: str, folded: str) -> str:
 
 
 def _older_stem(target: str) -> str:
-    """The stem in version 0.1: long names that begin alike had the same."""
+    """The stem in version 0.1: long names that begin alike had the same stem."""
     return _cut(target, _WHOLE_BYTES)
 
 

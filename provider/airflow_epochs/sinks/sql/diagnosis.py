@@ -55,7 +55,7 @@ def _disagrees(
     next_one: TransactionId | None,
     in_doubt: TransactionId | None,
 ) -> Corrupt:
-    """``next_one``: the transaction after ``expected``, if the ledger has one."""
+    """The error for another marker. ``next_one``: the transaction after ``expected``, if the ledger has one."""
     stands = compare(txn_of(found), expected)
     if isinstance(found, MarkerRow) and stands is Shown.AHEAD:
         if next_one and found.txn.epoch == next_one.epoch:
@@ -221,7 +221,7 @@ def _another_name(sink: SqlSink, in_doubt: TransactionId | None) -> str:
 def _another(
     sink: SqlSink, found: MarkerRow, expected: TransactionId, in_doubt: TransactionId | None = None
 ) -> Corrupt:
-    """``in_doubt``: ``expected``, if it is the epoch in doubt."""
+    """The error for another transaction of the same epoch. ``in_doubt``: ``expected``, if it is in doubt."""
     renaming = ""
     if in_doubt:
         renaming = (

@@ -29,7 +29,7 @@ _NO_EPOCH = 0
 """The epoch of a reservation, and of a row that ``make`` inserts to lock it; only its own transaction sees that row."""
 _NAMED = ("pipeline", "sink")
 _SET = ("epoch", "txn_id", "row_count", "committed_at")
-"""The columns that name a row, and those that each commit sets, in tables of all versions."""
+"""The columns that name a row, and the columns that each commit sets, in tables of all versions."""
 _USED = ("SELECT", "UPDATE")
 _ENDS = "ends"
 """The column with the position after the epoch. Tables of version 0.1 lack it."""

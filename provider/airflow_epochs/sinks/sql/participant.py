@@ -421,7 +421,7 @@ class SqlParticipant:
             return bool(unseen or session.execute(f"SELECT 1 FROM {table.spelled} LIMIT 1"))
 
     def receipt(self, attempt: SinkAttempt, staged: Staged, row: MarkerRow, detail: JsonDict) -> Receipt:
-        """Only from what the marker, the decision and the database say, so that a repeat returns the same."""
+        """The receipt, made only from the marker, the decision and the database, so that a repeat returns the same."""
         stored = {STORED: staged.detail[STORED]} if STORED in staged.detail else {}
         return Receipt(
             txn_id=str(attempt.txn),

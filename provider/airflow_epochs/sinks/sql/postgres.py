@@ -125,19 +125,19 @@ class Postgres:
     stores_nul = False
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.postgres_takes`` says."""
+        """Whether the column can store Delta's ``kind`` without a change: ``types.postgres_takes``."""
         return postgres_takes(column.kind, kind, column.parts)
 
     def longest(self, column: SqlColumn) -> int | None:
-        """As ``types.longest_text`` says."""
+        """How many characters of a text the column takes: ``types.longest_text``."""
         return longest_text(column.kind)
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.postgres_sorts`` says."""
+        """Whether the column orders values of ``kind`` as Spark does: ``types.postgres_sorts``."""
         return postgres_sorts(column.kind, kind)
 
     def type_for(self, kind: Any) -> str | None:
-        """As ``types.postgres_type`` says."""
+        """The column type to create for ``kind``: ``types.postgres_type``."""
         return postgres_type(kind)
 
     def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
@@ -285,7 +285,7 @@ class PostgresSession(PostgresCatalog):
         self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
-        """As ``values.postgres_check`` says."""
+        """A check for values that the column cannot store: ``values.postgres_check``."""
         return postgres_check(column.kind, kind)
 
     def folded(self, name: str) -> str:
@@ -293,7 +293,7 @@ class PostgresSession(PostgresCatalog):
         return name
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
-        """As ``types.postgres_retyped`` says."""
+        """Column ``was`` for a comparison with ``now``: ``types.postgres_retyped``."""
         return postgres_retyped(quoted(was.name), was.kind, now.kind)
 
     def index(self, temporary: str, keys: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ _LONGER = {
     "25P03": "idle_in_transaction_session_timeout=30min",
     "25P04": "transaction_timeout=3h",
 }
-"""By SQLSTATE, the setting that gives more time: to wait for a lock, for one statement, to be idle in a transaction, to
+"""SQLSTATE -> the setting that gives more time: to wait for a lock, for one statement, to be idle in a transaction, to
 end one (since PostgreSQL 17). The last two end the session, too."""
 _LIMIT = "54000"
 """The SQLSTATE of, for example, a value too long for an index. PostgreSQL names the index, and no row."""

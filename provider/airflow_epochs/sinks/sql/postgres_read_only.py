@@ -60,5 +60,5 @@ def _told(conn_id: str, is_standby: bool, source: str, user: str, database: str)
     if source == "client":
         return cause, f"Take {_SETTING} out of `options` in the extra of connection {conn_id!r}. {_THEN}"
     reset = _RESETS.get(source, _OF_SERVER).format(user=quoted(user), database=quoted(database), setting=_SETTING)
-    # Where the administrator's session may not write either, it must be told first that it may.
+    # The administrator's own session may be read-only, too, so it must first be allowed to write.
     return cause, f"Type as an administrator: `SET {_SETTING} = off; {reset}`. {_THEN}"

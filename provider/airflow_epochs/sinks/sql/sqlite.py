@@ -53,9 +53,9 @@ _NO_CLAUSE = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^]]*\] | --[^\n]* | /\*.*?(?:\*/|\Z)""",
     re.DOTALL | re.VERBOSE,
 )
-"""In a table's definition, texts and names in quotes, and comments: where one begins, the others do not."""
+"""Texts and names in quotes, and comments, in a table's definition: they can have no clause."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
-"""In a table's definition: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
+"""In a table's definition, IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
 
 
 class Sqlite:
@@ -64,7 +64,7 @@ class Sqlite:
     stores_nul = True
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.sqlite_takes`` says."""
+        """Whether the column can store Delta's ``kind`` without a change: ``types.sqlite_takes``."""
         return sqlite_takes(column.affinity, kind)
 
     def longest(self, column: SqlColumn) -> int | None:
@@ -72,11 +72,14 @@ class Sqlite:
         return None
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.sqlite_sorts`` says. SQLite compares the bytes of a text, which in UTF-16 have another order."""
+        """Whether the column orders values of ``kind`` as Spark does: ``types.sqlite_sorts``.
+
+        SQLite compares the bytes of a text, which in UTF-16 have another order.
+        """
         return sqlite_sorts(column.affinity, kind) and (column.encoding == _UTF_8 or family(kind) != "string")
 
     def type_for(self, kind: Any) -> str | None:
-        """As ``types.sqlite_type`` says."""
+        """The column type to create for ``kind``: ``types.sqlite_type``."""
         return sqlite_type(kind)
 
     def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
@@ -173,11 +176,11 @@ class SqliteSession:
         self.execute(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({columns})")
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
-        """Only texts and times have values that SQLite could not keep."""
+        """A check for the values that SQLite cannot keep: only texts and times have some."""
         return sound(kind)
 
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
-        """Looked up without regard to case, as SQLite does."""
+        """The table, looked up without regard to case, as SQLite does."""
         schema = self.schema_of(schema, name)
         statement = f"SELECT name, type, sql, rootpage FROM {quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
         found = [row for row in self.execute(statement, (name,)) if row[1] in ("table", "view")]
@@ -297,7 +300,7 @@ class SqliteSession:
         return folded(name)
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
-        """As ``types.sqlite_retyped`` says."""
+        """Column ``was`` for a comparison with ``now``: ``types.sqlite_retyped``."""
         return sqlite_retyped(quoted(was.name), was.affinity, now.affinity)
 
     def index(self, temporary: str, keys: Sequence[str]) -> None:
@@ -305,7 +308,7 @@ class SqliteSession:
         self.execute(f"CREATE INDEX temp.{temporary}_keys ON {temporary} ({', '.join(keys)})")
 
     def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
-        """As ``types.sqlite_stored_otherwise`` says."""
+        """The condition that rows of another type left ``value``: ``types.sqlite_stored_otherwise``."""
         return sqlite_stored_otherwise(value, column.affinity, kind)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
@@ -357,7 +360,7 @@ class SqliteSession:
 
     @contextmanager
     def _answers_within(self) -> Iterator[None]:
-        """As ``answers``, for a statement of the transaction."""
+        """Translate errors as ``answers`` does, for a statement inside the transaction."""
         self._require_open()
         with self.answers():
             yield

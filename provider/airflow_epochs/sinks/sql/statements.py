@@ -40,7 +40,7 @@ class Names:
         return self.table.unique[frozenset(self.keys)][key]
 
     def ordered(self, sequence: str, of: str) -> str:
-        """A column that tells which row is newer. Texts are compared byte by byte, as Spark does."""
+        """An expression for the column that tells which row is newer. It compares texts byte by byte, as Spark does."""
         column, value = self.table.column_of(sequence), self._of(sequence, of)
         return self.session.bytewise(value, column) if column else value
 

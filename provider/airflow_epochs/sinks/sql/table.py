@@ -158,7 +158,7 @@ Sorts = Callable[[SqlColumn, Any], bool]
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 
 _TYPES = re.compile(r"(\bas\b|::)\s*\w+(\s*<[^()]*>)?|\binterval\s+(''|[-+]?\w+)\s+\w+")
-"""In a condition: the type of a cast, and the unit of an interval."""
+"""Words in a condition that are no columns: the type of a cast, and the unit of an interval."""
 
 
 def written(
@@ -176,7 +176,7 @@ def written(
     needed = {name.lower() for name in kept if name}
 
     def has_done(name: str) -> bool:
-        # What is before a parenthesis is a function, and before a text a type.
+        # A name before a parenthesis is a function, and a name before a text is a type.
         used = re.search(rf"(?<![\w.]){re.escape(name.lower())}(?!\w|\s*[('])", spelled)
         return bool(used) and name.lower() not in needed and table.column_of(name) is None
 

@@ -17,7 +17,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-"""What Spark's own lexer makes one token of, as far as it matters where a column begins."""
+"""A token as Spark's lexer sees it, to the extent needed to find where a column begins."""
 _DEPTH = {"<": 1, "(": 1, ">": -1, ")": -1}
 _SIMPLE = {
     **{word: word for word in ("string", "float", "double", "boolean", "binary", "date", "timestamp", "timestamp_ntz")},
@@ -37,7 +37,7 @@ _DECIMALS = ("decimal", "dec", "numeric")
 
 
 class _Unread(Exception):
-    """Only Spark can tell what the type is."""
+    """This module cannot read the type; only Spark can."""
 
 
 def columns_of(schema: str) -> list[str]:

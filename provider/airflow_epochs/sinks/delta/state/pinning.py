@@ -260,5 +260,8 @@ def facts(state: StateTable, attempt: SinkAttempt) -> JsonDict:
 
 
 def expired_to(watermarks: Watermarks, closed: Iterable[int | None] = ()) -> int | None:
-    """What the next epoch will hide: it has the same watermarks, moved by one. ``closed``: as in ``StateFacts``."""
+    """The instant up to which the next epoch hides rows: its watermarks are moved by one.
+
+    ``closed``: as in ``StateFacts``.
+    """
     return least(watermarks[-2], *closed) if len(watermarks) > 1 else None
