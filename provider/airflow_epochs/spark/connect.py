@@ -221,7 +221,7 @@ def _address_in(url: str) -> tuple[str, int]:
 
 
 def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
-    """As ``bounded``: a server that accepts connections and never answers must not hold a task."""
+    """Call, with a time limit: a server that accepts connections and never answers must not hold a task."""
     late = NotApplied(f"{doing} took longer than {seconds:g} s.", code=codes.SPARK_UNREACHABLE)
     return bounded(call, seconds, late)
 

@@ -1,4 +1,4 @@
-"""What one job caches on a Spark Connect server. It goes with the job.
+"""The plans that one job caches on a Spark Connect server. The cache is cleared when the job ends.
 
 Spark's cache belongs to the server. It outlives the session that filled it, and Spark takes rows from it in every
 session whose plan reads the same table or files, whatever has been written there since.

@@ -187,7 +187,7 @@ class SinkConformance:
             assert sorted(subject.labelled()) == [(1, "old"), (2, "new"), (3, "new")]
 
     def test_different_rows_of_one_key_in_one_epoch_are_not_promised(self, subject: Subject) -> None:
-        """As above. Nobody could say which one counts: the rows may come in another order when they are staged again.
+        """For ``Relabelling``. Nobody could say which row counts: their order may change when they are staged again.
 
         Override it if your sink has an order of its own, and say there which row counts.
         """

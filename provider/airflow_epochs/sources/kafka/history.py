@@ -21,7 +21,7 @@ ANSWER_BYTES_MAX = 16 << 20
 """Bytes of one answer. Batches beyond it are not compared. Leader epochs always are, and the check rests on them."""
 
 WAIT_MS = 5_000
-"""For so long a broker may read from tiered storage. Before Kafka 3.8 it answers with no records afterwards."""
+"""How long a broker may read from tiered storage, in ms. Before Kafka 3.8, it then answers without records."""
 
 # Kafka's record batch, magic 2 (kafka.apache.org/documentation/#recordbatch):
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count

@@ -320,7 +320,7 @@ def _of_the_transform(sink: str, frame: DataFrame, needed: Sequence[str]) -> Dat
 
 
 def _completed(frame: DataFrame) -> DataFrame:
-    """With all columns of a dead letter."""
+    """The rows with all columns of a dead letter; those that they lack are NULL."""
     from pyspark.sql import functions as F
 
     names = {name.lower(): F.col(quoted(name)) for name in frame.columns}
@@ -328,7 +328,7 @@ def _completed(frame: DataFrame) -> DataFrame:
 
 
 def _letter_part(value: Column, kind: str) -> Column:
-    """A text may be made of the record itself: so it has no character that a table of letters would not take."""
+    """A column of a dead letter. Characters that a table would not take are replaced: texts may come from a record."""
     from pyspark.sql import functions as F
 
     part = value.cast(kind)
@@ -336,7 +336,7 @@ def _letter_part(value: Column, kind: str) -> Column:
 
 
 def _with_records(letters: DataFrame, batch: DataFrame) -> DataFrame:
-    """With key, value and timestamp of the records, where the letters tell which these are."""
+    """The letters with key, value and timestamp of their records, if they tell which records these are."""
     from pyspark.sql import functions as F
 
     named = letters.select(*ORIGIN).where("offset IS NOT NULL").distinct()

@@ -70,5 +70,5 @@ def view(rows: DataFrame) -> Iterator[str]:
 
 
 def first_lines(error: Exception) -> str:
-    """What an error of Spark says, as far as a message has room for it."""
+    """The first lines of an error of Spark, as far as a message has room for them."""
     return problem_in(error) or secrecy.scrubbed(" ".join(str(error).split()))[:MESSAGE_LENGTH_MAX]
