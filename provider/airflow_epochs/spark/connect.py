@@ -257,7 +257,7 @@ def _empty(caches: Caches, spark: SparkSession, seconds: float) -> None:
 
 
 def _is_gone(spark: SparkSession) -> bool:
-    """Whether nobody listens any more where the server was. A server that is there and does not answer is not gone."""
+    """Whether no server listens at the address any more. A server that listens and does not answer is not gone."""
     try:
         socket.create_connection(_address_in(f"//{spark.client._builder.endpoint}"), TCP_TIMEOUT_S).close()
     except ConnectionRefusedError:

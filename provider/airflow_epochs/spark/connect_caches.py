@@ -34,10 +34,10 @@ class Caches:
         client._analyze = noting
 
     def let_go(self, spark: SparkSession) -> None:
-        """Let the server forget them, the last one first, as it may be made of those before it.
+        """Let the server forget the plans, the last one first, as it may be made of earlier ones.
 
         Raises:
-            Exception: The server cannot let one of them go, such as one whose file is gone. It was told of all others.
+            Exception: The server cannot forget a plan, such as one whose file is gone. All others were sent to it.
         """
         failed = None
         for plan in reversed([*self._plans]):

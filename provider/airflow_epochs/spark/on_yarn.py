@@ -91,7 +91,7 @@ class OnYarn:
 
         Raises:
             RunsOn: The application has not ended, and the task waits elsewhere.
-            NotApplied, Refused: It failed, or nobody knows it, or no ResourceManager answers.
+            NotApplied, Refused: The application failed or is not known, or no ResourceManager answers.
         """
         tag = yarn.tag_of(session["session_id"])
         with self._followed(manager, tag):

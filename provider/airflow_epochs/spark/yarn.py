@@ -185,7 +185,7 @@ def _applications(told: Mapping[str, Any]) -> list[Application]:
 
 
 def addresses(connection: Connection) -> tuple[str, ...]:
-    """Where the ResourceManagers answer: by the connection's extra, or by yarn-site.xml. Empty: nobody says.
+    """The ResourceManagers' addresses, from the connection's extra or from yarn-site.xml. Empty: neither has one.
 
     Raises:
         Refused: An address holds a login, or yarn-site.xml cannot be read.

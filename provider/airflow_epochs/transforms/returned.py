@@ -69,9 +69,9 @@ def shown_records(key: Key, shown: pd.DataFrame | None, checks: Checks) -> list[
 
 
 def _is_mistaken(found: Iterable[str], declared: Iterable[str]) -> bool:
-    """Whether names are missing and others are there, which nobody declares: a name is wrong.
+    """Whether declared names are missing and undeclared ones are there: then a name is wrong.
 
-    A column that nobody declares is left out, and a declared one that is missing is NULL.
+    Otherwise an undeclared column is left out, and a missing one is NULL.
     """
     return bool({*declared} - {*found}) and bool({*found} - {*declared})
 

@@ -185,7 +185,7 @@ class Row(NamedTuple):
 
 
 def rows(past: Iterable[CompleteRecord]) -> Iterator[Row]:
-    """The rows of epochs among the newest ones, newest first, that have read the topics of today."""
+    """Each ``Row`` among the newest epochs, newest first, as far as they have read the topics of today."""
     last, is_newest = None, True
     for record in islice(past, LOOKED_AT_MAX):
         last = last or record

@@ -25,7 +25,7 @@ POLL_S = 0.25
 PAUSE_S_MAX = 30.0
 """After failures, the pause between two polls doubles up to this."""
 METADATA_S = 5.0
-"""After so many seconds, the poller asks again which partitions there are."""
+"""How many seconds the poller uses a list of partitions before it asks for a new one."""
 
 Answer = TypeVar("Answer")
 

@@ -127,7 +127,7 @@ class KafkaReader:
     def _planned(
         self, position: Position | None, found: Found, taken: Intake, batches: Mapping[Partition, Batch], past: Past
     ) -> PlannedEpoch:
-        """The epoch that takes so much of what was found. ``batches``: the batch before each of its ends."""
+        """The epoch that takes ``taken`` of what was ``found``. ``batches``: the batch before each of its ends."""
         config, ranges = self.config, taken.ranges
         state = state_of(position, found.cluster, ranges, batches)
         oldest = begun_at_oldest(position, config.topics, ranges, config.starting)

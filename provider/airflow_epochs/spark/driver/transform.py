@@ -235,7 +235,7 @@ class LoadedTransform:
     def returned(self, batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame] | None = None) -> object:
         """What the user's function returns. Nothing has checked it yet.
 
-        An error about Spark's servers, which the function may ask for columns or rows, passes as it is.
+        The function may ask Spark's servers for columns or rows. An error about these servers is raised unchanged.
 
         Raises:
             Refused: The function raised.

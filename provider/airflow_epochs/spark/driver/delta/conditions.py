@@ -60,7 +60,7 @@ def _analysed(df: DataFrame, condition: str) -> str:
 
 @contextmanager
 def view(rows: DataFrame) -> Iterator[str]:
-    """A name for ``rows`` in SQL that nobody else uses, as sinks are staged side by side in one session."""
+    """A unique name for ``rows`` in SQL, since sinks are staged side by side in one session."""
     name = f"epoch_rows_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(name)
     try:

@@ -26,7 +26,7 @@ def unknown(value: str, kind: Any) -> str | None:
 def known(df: DataFrame, plan: DeltaStaging) -> DataFrame:
     """``df``, which fails on the first row with such a date. A row that deletes a key brings no values.
 
-    ``df`` is as it is if the plan takes such dates.
+    ``df`` is unchanged if the plan takes such dates.
     """
     deletes = plan.how.delete_when if isinstance(plan, DeltaChangeStaging) else None
     for field in df.schema.fields if plan.wants_known_dates else ():

@@ -122,7 +122,7 @@ def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) ->
 
 
 def _of_copied(plan: DeltaStaging, df: DataFrame) -> dict[str, str]:
-    """Properties of a table whose rows are copied: nobody else has to read it, so its columns may have any names."""
+    """Properties of a staging table whose rows are copied: no other program reads it, so columns may have any names."""
     if plan.committer != "copy" or not delta_schema.needs_mapping(json.loads(df.schema.json())):
         return {}
     return {delta_schema.COLUMN_MAPPING: "name"}
