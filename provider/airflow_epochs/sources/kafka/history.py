@@ -119,7 +119,7 @@ def fetched(
 
     There may be no records although the log has some, and a broker that throttles its clients leaves partitions out.
     ``committed``: only up to the last stable offset. It has aborted records too, and names their transactions.
-    ``wait_ms``: for so long each broker may read from tiered storage.
+    ``wait_ms``: how long each broker may read from tiered storage.
     """
     from kafka.errors import OffsetOutOfRangeError, for_code
     from kafka.protocol.consumer import FetchRequest

@@ -94,7 +94,7 @@ def begun_at_oldest(
 def begun_again(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> PlannedEpoch:
     """Plan the ranges of an aborted epoch again, since retention may have deleted its oldest records.
 
-    A partition that began at its oldest record begins at the oldest one left. It ends as planned; if it now begins
+    A partition that began at its oldest record begins at the oldest record left. It ends as planned; if it now begins
     behind that end, its range is empty and the next epoch goes on from there. All other ranges stay.
     """
     moved = {at: cluster.topics[at[0]].partitions[at[1]] for at in moved_beginnings(ranges, state, cluster)}

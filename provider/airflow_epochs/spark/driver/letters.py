@@ -1,7 +1,8 @@
 """Dead letters: rows that a sink would not take, and records that the transform could not parse.
 
-While the other rows flow to the staging tables, Spark counts those that do not fit. Only if there are some are they
-computed once more, for the sink of the dead letters. Each comes with the record that it was made of, as it was read.
+While the other rows flow to the staging tables, Spark counts the rows that do not fit. Only if there are some, Spark
+computes them once more, for the sink of the dead letters. Each comes with the record that it was made of, as it was
+read.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Posted:
         counts: Sink -> how many of its rows are dead letters.
         broken: Sink -> ``Counts.broken``, for sinks with expectations.
         bad: The dead letters of all sinks.
-        observation: Counts them on their way.
+        observation: Counts the dead letters while they are staged.
     """
 
     frames: dict[str, DataFrame] = field(default_factory=dict)
@@ -112,7 +113,7 @@ class Posted:
     observation: Observation | None = None
 
     def require_all(self) -> None:
-        """Check that every row that was left out of a sink is a dead letter. To be asked after ``frames`` were staged.
+        """Check that every row that was left out of a sink is a dead letter. Call it after ``frames`` were staged.
 
         Raises:
             NotApplied: The transform returned other rows when they were computed once more.
@@ -175,7 +176,7 @@ def posted(
     """The dead letters of the epoch, once the other rows are staged. ``staged``: what was staged of them.
 
     Raises:
-        Refused: There are some, and another job stages their sink: they would be in no sink.
+        Refused: There are dead letters, and another job stages their sink: they would be in no sink.
     """
     from pyspark.sql import Observation
 
@@ -205,7 +206,7 @@ def _require_none(letters: str, counts: Mapping[str, int]) -> None:
 
 
 def _judged(sink: str, frame: DataFrame, fit: Fit) -> Judged | None:
-    """Tell the rows that a sink takes from the others; None if it takes all that it can get."""
+    """Split the rows into those that a sink takes and its dead letters; None if no row can be a dead letter."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
