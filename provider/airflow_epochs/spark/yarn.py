@@ -113,7 +113,7 @@ class ResourceManager:
             except NotApplied as error:
                 if isinstance(error, Refused) or time.monotonic() + pause > end:
                     raise
-                log.warning("YARN's ResourceManager does not answer; it is asked again: %s", error)
+                log.warning("the look for the application on YARN is repeated: %s", error)
             time.sleep(pause)
         raise AssertionError("pauses never end")
 

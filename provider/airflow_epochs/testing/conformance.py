@@ -93,7 +93,7 @@ class SinkConformance:
     """The number of rows of the largest epoch."""
 
     names_moments = True
-    """Whether a commit calls ``env.reached``. At the first call another commit overtakes it; at each call a try dies."""
+    """Whether a commit calls ``env.reached``. At its first call another one overtakes it; at each call a try dies."""
 
     overtaken_within_s = 60.0
     """How many seconds another commit has to overtake one. If the sink holds a lock meanwhile, a moment is enough."""
