@@ -45,7 +45,7 @@ def check_of(kind: Any) -> Check | None:
 
 
 def flaw_of(record: Mapping[str, Any], checks: Checks) -> str | None:
-    """What is wrong with one of the columns of a row; None if nothing is."""
+    """The first flaw in the columns of a row; None if every value fits."""
     return _first(check(f"column {name!r}", record.get(name)) for name, check in checks.items() if check)
 
 

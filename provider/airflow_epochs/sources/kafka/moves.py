@@ -182,7 +182,7 @@ def _as_ranges(of: Mapping[Partition, tuple[int, int]]) -> Ranges:
 
 
 def _ahead(starts: Mapping[Partition, int], cluster: ClusterLog) -> Ranges:
-    """What can be read now from ``starts`` on."""
+    """The ranges that can be read now from ``starts`` on."""
     ends = cluster.ends()
     return _as_ranges({at: (start, max(start, ends[at])) for at, start in starts.items()})
 

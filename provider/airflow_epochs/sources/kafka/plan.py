@@ -70,7 +70,7 @@ def state_of(
 def left_unread(
     topics: Sequence[str], ranges: Ranges, cluster: ClusterLog, batches: Mapping[Partition, Batch], now_ms: int
 ) -> Backlog:
-    """What can be read of ``topics`` behind ``ranges``.
+    """The backlog of ``topics`` behind ``ranges``: how much can be read, and from when it is.
 
     The first record that is left is not older than the batch before it, which ``batches`` has.
     """

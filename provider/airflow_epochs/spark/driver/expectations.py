@@ -29,7 +29,7 @@ _TAIL = re.compile(r"\s*SQLSTATE: \w{5}.*")
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What the expectations of one sink make of its rows.
+    """The staged rows of one sink, and how many of them break its expectations.
 
     Attributes:
         claim: What was staged, and which expectations abort the epoch.

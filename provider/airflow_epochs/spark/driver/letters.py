@@ -96,7 +96,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Posted:
-    """What the sink of the dead letters gets.
+    """The rows for the sink of the dead letters.
 
     Attributes:
         frames: Its rows, by its name; empty if it is not to be staged.

@@ -1,4 +1,4 @@
-"""What a stage job is asked to do, and what it reports."""
+"""The plan and the report of a stage job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_epochs.transforms.registries import NO_REGISTRY, Registry
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """What a job is asked to do. ``JOB`` is the job's name, a key of ``jobs.JOBS``."""
+    """The plan of a job. ``JOB`` is the job's name, a key of ``jobs.JOBS``."""
 
     JOB: ClassVar[str]
 

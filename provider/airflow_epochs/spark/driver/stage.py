@@ -90,7 +90,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
 
 @dataclass(frozen=True)
 class _Given:
-    """What the transform gets.
+    """The arguments of the transform, and how its input is counted.
 
     Attributes:
         epoch: The context.

@@ -77,7 +77,7 @@ def needs_mapping(names: Iterable[str]) -> bool:
 
 
 def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFrame]:
-    """What is noted about keys of this name: place -> keys and sequences, in the rows' types.
+    """The notes about these keys: place -> keys and sequences, in the rows' types.
 
     Notes from before a column's type was changed have the old type, and another name. A sink that deletes nothing
     itself goes on without those that Spark cannot cast: others' old notes are no reason to stop it.

@@ -175,7 +175,7 @@ def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[
 
 
 def delta_describe(spark: SparkSession, plan: DescribePlan) -> Described:
-    """What Spark knows of the table ``target``."""
+    """Describe the table ``target``, as Spark knows it."""
     return _described(spark, plan.target)
 
 

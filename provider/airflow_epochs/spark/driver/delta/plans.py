@@ -1,4 +1,4 @@
-"""What Delta's jobs are asked to do, and what they report."""
+"""The plans and the reports of Delta's jobs."""
 
 from __future__ import annotations
 
