@@ -458,7 +458,7 @@ def test_numbers_in_words_are_those_of_the_code() -> None:
 
 def test_the_defaults_of_a_server_that_a_new_table_gets_are_all_listed() -> None:
     listed = re.findall(
-        r"`([\w.*]+)`", text_of("docs/delta.md").split("those that are for every reader: ")[1].split(";")[0]
+        r"`([\w.*]+)`", text_of("docs/delta.md").split("properties that are for every reader: ")[1].split(";")[0]
     )
     got = {re.sub(r"^autoOptimize\.\w+$", "autoOptimize.*", name) for name in delta_session.FOR_EVERY_READER}
     assert set(listed) == got

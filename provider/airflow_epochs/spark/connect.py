@@ -221,7 +221,7 @@ def _address_in(url: str) -> tuple[str, int]:
 
 
 def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
-    """As ``bounded``: a server that accepts connections and never answers must not hold a task."""
+    """Call, with a time limit: a server that accepts connections and never answers must not hold a task."""
     late = NotApplied(f"{doing} took longer than {seconds:g} s.", code=codes.SPARK_UNREACHABLE)
     return bounded(call, seconds, late)
 
@@ -257,7 +257,7 @@ def _empty(caches: Caches, spark: SparkSession, seconds: float) -> None:
 
 
 def _is_gone(spark: SparkSession) -> bool:
-    """Whether nobody listens any more where the server was. A server that is there and does not answer is not gone."""
+    """Whether no server listens at the address any more. A server that listens and does not answer is not gone."""
     try:
         socket.create_connection(_address_in(f"//{spark.client._builder.endpoint}"), TCP_TIMEOUT_S).close()
     except ConnectionRefusedError:

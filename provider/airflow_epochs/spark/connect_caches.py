@@ -1,4 +1,4 @@
-"""What one job caches on a Spark Connect server. It goes with the job.
+"""The plans that one job caches on a Spark Connect server. The cache is cleared when the job ends.
 
 Spark's cache belongs to the server. It outlives the session that filled it, and Spark takes rows from it in every
 session whose plan reads the same table or files, whatever has been written there since.
@@ -34,10 +34,10 @@ class Caches:
         client._analyze = noting
 
     def let_go(self, spark: SparkSession) -> None:
-        """Let the server forget them, the last one first, as it may be made of those before it.
+        """Let the server forget the plans, the last one first, as it may be made of earlier ones.
 
         Raises:
-            Exception: The server cannot let one of them go, such as one whose file is gone. It was told of all others.
+            Exception: The server cannot forget a plan, such as one whose file is gone. All others were sent to it.
         """
         failed = None
         for plan in reversed([*self._plans]):

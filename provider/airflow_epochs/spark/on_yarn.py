@@ -80,7 +80,10 @@ class OnYarn:
         app = manager.look(tag)
         if tag != self.following.awaited and not self._is_worth_it(app, session):
             return None
-        log.info("going on with what was submitted before: %s", app.place if app else "YARN has forgotten it")
+        log.info(
+            "the task goes on with the application that was submitted before: %s",
+            app.place if app else "YARN has forgotten it",
+        )
         return self.result(manager, session)
 
     def result(self, manager: ResourceManager, session: JsonDict) -> JsonDict:
@@ -88,7 +91,7 @@ class OnYarn:
 
         Raises:
             RunsOn: The application has not ended, and the task waits elsewhere.
-            NotApplied, Refused: It failed, or nobody knows it, or no ResourceManager answers.
+            NotApplied, Refused: The application failed or is not known, or no ResourceManager answers.
         """
         tag = yarn.tag_of(session["session_id"])
         with self._followed(manager, tag):
@@ -100,7 +103,7 @@ class OnYarn:
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """Afterwards, ask YARN to end the applications that this task has waited for before."""
+        """At the end of the block, ask YARN to end the applications that this task had waited for before it."""
         waited_for = list(self._running)
         try:
             yield
@@ -115,7 +118,7 @@ class OnYarn:
 
     @contextmanager
     def followed(self, manager: ResourceManager, session: JsonDict) -> Iterator[None]:
-        """While a job is submitted and waited for: ``ended`` ends its application."""
+        """Let ``ended`` end the application of a job that is submitted and waited for in the block."""
         with self._followed(manager, yarn.tag_of(session["session_id"])):
             yield
 

@@ -26,7 +26,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def end_submits_with(token: str) -> int:
-    """As ``end_all_with``, but only spark-submit itself: a driver in cluster mode may be on this host, and goes on."""
+    """End only spark-submit itself, by ``token``: a driver in cluster mode may be on this host, and goes on."""
     return _end(token, _submits)
 
 
@@ -36,7 +36,7 @@ def end_all_with(token: str) -> int:
 
 
 def _end(token: str, is_meant: Callable[[list[str], str], bool]) -> int:
-    """End the processes whose arguments are meant.
+    """End the processes with ``token`` whose arguments ``is_meant`` accepts; return their number.
 
     It works in rounds, because spark-submit's shell starts a JVM, which starts Python. psutil checks a process's start
     time before it signals, so it spares another program that has got the same process id.

@@ -41,7 +41,7 @@ class SparkConnect:
         self.connect_timeout_s = connect_timeout_s
 
     def __repr__(self) -> str:
-        """Without the values of ``session_conf``, which may be secret."""
+        """The runner's text, without the values of ``session_conf``, which may be secret."""
         return call_of("SparkConnect", self.conn_id, session_conf=sorted(self.session_conf))
 
     def runner(self, env: Environment) -> ConnectRunner:
@@ -115,7 +115,7 @@ class SparkSubmit:
         self.secrets_conf = secrets_conf
 
     def __repr__(self) -> str:
-        """Without the values of ``conf`` and a login in ``work_url``, which may be secret."""
+        """The runner's text, without the values of ``conf`` and a login in ``work_url``, which may be secret."""
         return call_of(
             "SparkSubmit",
             self.conn_id,
@@ -140,7 +140,7 @@ def stop_session(session: JsonDict, env: Environment) -> None:
     elif session["kind"] == "spark_submit":
         SparkSubmit(session["conn_id"]).runner(env).stop(session)
     else:
-        log.warning("a Spark session of unknown kind %r is left alone", session["kind"])
+        log.warning("a Spark session is not stopped, because its kind %r is not known", session["kind"])
 
 
 def _require_setting_of_spark(secrets_conf: str | None) -> None:

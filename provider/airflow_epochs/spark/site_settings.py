@@ -10,16 +10,16 @@ from pathlib import Path
 
 _FILE = "spark-defaults.conf"
 _HOME_S = 30.0
-"""For so many seconds, the program of pip's Spark that says where Spark is may run."""
+"""How many seconds the program that finds Spark's folder may run."""
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def file_of_site(properties_file: str | None, environment: Mapping[str, str], binary: str) -> Path | None:
-    """The file that the program ``binary`` takes settings from, if it exists; None: it is not known which.
+    """The file that the program ``binary`` takes settings from, which may not exist; None: it is not known which.
 
-    Spark's own scripts find it so. A script of another maker may lead to a Spark anywhere.
+    It is found as Spark's own scripts find it. Another script may lead to a Spark anywhere.
     """
     if properties_file:
         return Path(properties_file)
@@ -33,7 +33,7 @@ def file_of_site(properties_file: str | None, environment: Mapping[str, str], bi
 
 
 def value_in(file: Path, key: str) -> str | None:
-    """The value of ``key`` in the file; None if there is no file, or no value in it.
+    """The value of ``key`` in the file; None if the file does not exist, or has no such key.
 
     Raises:
         OSError: The file cannot be read.
@@ -49,7 +49,7 @@ def _home_of(program: str | None, environment: Mapping[str, str]) -> Path | None
 
 
 def _home_of_pip(asked: Path, environment: Mapping[str, str]) -> Path | None:
-    """What pip's spark-submit learns from the program beside it."""
+    """Spark's folder, as pip's spark-submit learns it from the program beside it."""
     python = environment.get("PYSPARK_DRIVER_PYTHON") or environment.get("PYSPARK_PYTHON") or "python3"
     try:
         said = subprocess.run(

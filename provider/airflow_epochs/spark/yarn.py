@@ -29,9 +29,9 @@ ADDRESS_EXTRA = "yarn_resourcemanager_webapp_address"
 TAG_PREFIX = "airflow-epochs-"
 REQUEST_S = 10.0
 LOOK_S = 20.0
-"""For so long one look is tried again, if no ResourceManager answers."""
+"""How many seconds ``look`` goes on asking if no ResourceManager answers."""
 UNREACHABLE_S = 600.0
-"""For so long a wait goes on while no ResourceManager answers."""
+"""How many seconds ``wait`` goes on while no ResourceManager answers."""
 _SITE_FOLDERS = ("YARN_CONF_DIR", "HADOOP_CONF_DIR")  # in the order in which spark-submit reads them
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _SECURE = "HTTPS_ONLY"
@@ -72,7 +72,7 @@ class Application:
 
     @property
     def place(self) -> str:
-        """Its id, and where to read about it."""
+        """The application's id, and where to read about it."""
         return f"{self.id} ({self.tracking_url})" if self.tracking_url else self.id
 
     @property
@@ -105,7 +105,7 @@ class ResourceManager:
         return max(found, key=lambda app: (not app.has_ended, app.has_succeeded, app.started_ms), default=None)
 
     def look(self, tag: str) -> Application | None:
-        """As ``with_tag``, and for some seconds again if no address answers."""
+        """The application with this tag, as in ``with_tag``. If no address answers, asks again for some seconds."""
         end = time.monotonic() + LOOK_S
         for pause in pauses():
             try:
@@ -113,12 +113,12 @@ class ResourceManager:
             except NotApplied as error:
                 if isinstance(error, Refused) or time.monotonic() + pause > end:
                     raise
-                log.warning("YARN's ResourceManager does not answer; it is asked again: %s", error)
+                log.warning("the look for the application on YARN is repeated: %s", error)
             time.sleep(pause)
         raise AssertionError("pauses never end")
 
     def wait(self, tag: str) -> Application | None:
-        """As ``with_tag``, when the application has ended."""
+        """Wait until the application with this tag has ended, and return it as ``with_tag`` does."""
         patience = Patience()
         for pause in pauses():
             try:
@@ -179,13 +179,13 @@ def _applications(told: Mapping[str, Any]) -> list[Application]:
         return [Application.of(each) for each in (told.get("apps") or {}).get("app") or ()]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise NotApplied(
-            f"What answers at YARN's web address is no ResourceManager: {secrecy.scrubbed(str(told))[:500]}",
+            f"The server at YARN's web address is not a ResourceManager: {secrecy.scrubbed(str(told))[:500]}",
             code=codes.YARN_UNREACHABLE,
         ) from error
 
 
 def addresses(connection: Connection) -> tuple[str, ...]:
-    """Where the ResourceManagers answer: by the connection's extra, or by yarn-site.xml. Empty: nobody says.
+    """The ResourceManagers' addresses, from the connection's extra or from yarn-site.xml. Empty: neither has one.
 
     Raises:
         Refused: An address holds a login, or yarn-site.xml cannot be read.

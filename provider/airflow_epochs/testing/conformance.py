@@ -93,10 +93,10 @@ class SinkConformance:
     """The number of rows of the largest epoch."""
 
     names_moments = True
-    """Whether a commit calls ``env.reached``: at the first moment another one overtakes it; at each, a try dies."""
+    """Whether a commit calls ``env.reached``. At its first call another one overtakes it; at each call a try dies."""
 
     overtaken_within_s = 60.0
-    """Seconds to hold a commit up for that. If the sink holds a lock meanwhile, a moment is enough."""
+    """How many seconds another commit has to overtake one. If the sink holds a lock meanwhile, a moment is enough."""
 
     def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
         """What readers see after an epoch of ``ids`` if they saw ``before``: both, unless the sink replaces rows."""
@@ -175,7 +175,7 @@ class SinkConformance:
     # -- rows that share their key -----------------------------------------------------------------------------------
 
     def test_a_row_of_a_later_epoch_takes_the_place_of_the_one_with_its_key(self, subject: Subject) -> None:
-        """Asked of a sink that upserts, if its subject is ``Relabelling``."""
+        """Runs only for a sink that upserts, if its subject is ``Relabelling``."""
         if self._upserts and isinstance(subject, Relabelling):
             previous = None
             for epoch, rows in enumerate(([(1, "old"), (2, "old")], [(2, "new"), (3, "new")]), 1):
@@ -187,7 +187,7 @@ class SinkConformance:
             assert sorted(subject.labelled()) == [(1, "old"), (2, "new"), (3, "new")]
 
     def test_different_rows_of_one_key_in_one_epoch_are_not_promised(self, subject: Subject) -> None:
-        """As above. Nobody could say which one counts: the rows may come in another order when they are staged again.
+        """For ``Relabelling``. Nobody could say which row counts: their order may change when they are staged again.
 
         Override it if your sink has an order of its own, and say there which row counts.
         """

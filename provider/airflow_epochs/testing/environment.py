@@ -136,7 +136,7 @@ class MemoryEnvironment:
     observer: Observer = unobserved
 
     def connection(self, conn_id: str) -> Connection:
-        """From ``connections``. Raises Refused if it is not there."""
+        """The connection in ``connections``. Raises Refused if it is not there."""
         if conn_id not in self.connections:
             raise Refused(f"Connection {conn_id!r} does not exist.", remedy="Add it to MemoryEnvironment.connections.")
         return self.connections[conn_id]

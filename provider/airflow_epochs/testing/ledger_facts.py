@@ -158,7 +158,7 @@ class LedgerFacts:
 
     @cached_property
     def fences(self) -> frozenset[TransactionId]:
-        """What sinks may show in place of transactions that were waived."""
+        """The transaction ids of fences, which sinks may show in place of waived transactions."""
         waived = (txn for record in self.complete.values() for sink in record.waived for txn in record.may_show(sink))
         return frozenset(TransactionId.parse(txn).fence for txn in waived)
 

@@ -50,7 +50,7 @@ class MemorySink:
         return f"{self._table}/{attempt.ledger_id}.{self.name}/{attempt.txn.epoch}-{attempt.txn.attempt}-{try_id}"
 
     def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
-        """What ``MemorySpark`` needs to fill the place."""
+        """The plan by which ``MemorySpark`` fills the place."""
         place = self.place(attempt, try_id, env)
         return {"kind": "memory", "place": place, "world": self.world, "txn_id": str(attempt.txn)}
 

@@ -196,7 +196,7 @@ def _spark_has_avro() -> Iterator[None]:
 
 
 def _framed(schema: Schema) -> str:
-    """The schema of a record, and of what stands behind it."""
+    """The schema of a record with ``_END`` behind it."""
     end = {"type": "fixed", "name": "epochs_end", "namespace": "airflow_epochs", "size": len(_END)}
     fields = [{"name": "value", "type": schema}, {"name": "end", "type": end}]
     return json.dumps({"type": "record", "name": "epochs_frame", "namespace": "airflow_epochs", "fields": fields})

@@ -65,7 +65,7 @@ class Resolved:
         return json.dumps(self.root)
 
     def meant(self, schema: Schema) -> Schema:
-        """What a name stands for; anything else is itself."""
+        """The definition of a named type; any other schema as it is."""
         return self.named.get(schema, schema) if isinstance(schema, str) else schema
 
 

@@ -18,7 +18,7 @@ _EXPIRES = "_epochs_expires"
 
 @dataclass(frozen=True)
 class Result:
-    """What an operator makes of one epoch.
+    """The rows and the changes of the state that an operator returns for one epoch.
 
     Attributes:
         out: The rows to show.
@@ -34,7 +34,7 @@ class Result:
 
 @dataclass(frozen=True)
 class JoinResult:
-    """What a join makes of one epoch. The fields of each side are as in ``Result``."""
+    """The rows and the changes of both states that a join returns for one epoch. The fields are as in ``Result``."""
 
     out: DataFrame
     left_changes: DataFrame

@@ -200,10 +200,10 @@ class Checks:
         given, declared = part.kind.simpleString(), part.wanted.simpleString()
         return Refused(
             f"{self.operator}: column {part.name!r} of what is kept is of type {given}, and the state declares "
-            f"{declared}. Values would become others. Nothing was written.",
+            f"{declared}. Values would change. Nothing was written.",
             code=codes.OPERATOR_COLUMNS,
             remedy=f"Give it the type {given} in the schema of the state table, {_ANEW}; or make it {declared} in the "
-            f"transform, by .cast({declared!r}), if its values may become others. {_THEN}",
+            f"transform, by .cast({declared!r}), if its values may change. {_THEN}",
         )
 
 

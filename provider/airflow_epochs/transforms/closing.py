@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Mark = int | None
 """An instant in microseconds since 1970 (UTC); None: there is no watermark yet, so nothing is closed."""
 Marks = tuple[Mark, ...]
-"""One mark; empty if nobody knows it."""
+"""One mark; empty if it is not known."""
 _CLOSING = "_epochs_closing"
 """The attribute of a state's DataFrame that tells how far the state is closed."""
 

@@ -148,7 +148,7 @@ def _one_each(rows: DataFrame, passing: DataFrame, keys: list[str], time: str, o
 
 
 def _texts(rows: DataFrame) -> Column:
-    """What tells rows apart that Spark compares as equal: -0.0 and 0.0 are two texts, as are two equal by collation."""
+    """Texts that differ for rows which Spark compares as equal, such as -0.0 and 0.0, or texts with a collation."""
     from pyspark.sql import functions as F
 
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}

@@ -83,7 +83,7 @@ _FIRST, _LAST = (micros(time.replace(tzinfo=timezone.utc) - _1970) for time in (
 
 
 def later(time: str, duration: int) -> Column:
-    """The time so many microseconds later; NULL if no such time exists."""
+    """The time ``duration`` microseconds later; NULL if no such time exists."""
     from pyspark.sql import functions as F
 
     return F.timestamp_micros(plus(F.unix_micros(quoted(time)), duration))

@@ -24,7 +24,7 @@ OPTIONS = {
 
 
 def call(name: str, kind: str) -> str:
-    """What makes JSON of a column, as a remedy says it. ``kind``: its type in SQL."""
+    """The call that makes JSON of a column, for a remedy's text. ``kind``: the column's type in SQL."""
     return f"F.to_json({name!r}{f', {OPTIONS}' if 'timestamp' in kind else ''})"
 
 

@@ -66,7 +66,7 @@ class Part:
 
 
 def misfit(part: Part, *, is_key: bool = False) -> Part | None:
-    """The first part, itself or inside of it, whose values would become others in the declared type.
+    """The first part, itself or inside of it, whose values would change in the declared type.
 
     ``is_key``: the nearest number is another one, too. A key has nothing inside of it.
     """

@@ -67,7 +67,7 @@ class Field:
 
     @property
     def slot(self) -> str:
-        """Its name in the description by which records are parsed."""
+        """The field's name in the description by which records are parsed."""
         return f"f{self.number}"
 
 

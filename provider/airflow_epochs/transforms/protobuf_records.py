@@ -142,7 +142,7 @@ def _paths(number: int, told: bytes, reader: Descriptor) -> Paths | str:
 
 
 def _decoder(description: bytes, fields: Sequence[Field], schemas: Mapping[int, Paths | str]) -> Callable[[Any], Any]:
-    """What Spark's Python workers run."""
+    """The function that Spark's Python workers run to decode records."""
     make, ready = protobuf_columns.Decoder, list[Any]()
 
     def decode(records: Any) -> Any:

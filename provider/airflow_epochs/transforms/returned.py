@@ -45,7 +45,7 @@ def check_of(kind: Any) -> ValueCheck | None:
 
 
 def flaw_of(record: Mapping[str, Any], checks: ColumnChecks) -> str | None:
-    """What is wrong with one of the columns of a row; None if nothing is."""
+    """The first flaw in the columns of a row; None if every value fits."""
     return _first(check(f"column {name!r}", record.get(name)) for name, check in checks.items() if check)
 
 
@@ -69,9 +69,9 @@ def shown_records(key: StateKey, shown: pd.DataFrame | None, checks: ColumnCheck
 
 
 def _is_mistaken(found: Iterable[str], declared: Iterable[str]) -> bool:
-    """Whether names are missing and others are there, which nobody declares: a name is wrong.
+    """Whether declared names are missing and undeclared ones are there: then a name is wrong.
 
-    A column that nobody declares is left out, and a declared one that is missing is NULL.
+    Otherwise an undeclared column is left out, and a missing one is NULL.
     """
     return bool({*declared} - {*found}) and bool({*found} - {*declared})
 

@@ -90,7 +90,7 @@ def parse_starting(value: object, table: str = "") -> str | int:
 
 
 def _in_offsets(value: object, table: str) -> object:
-    """The version in offsets of this table; any other value as it is."""
+    """The version if the value is offsets of this table; any other value unchanged."""
     offsets = _from_json(value) if isinstance(value, str) and value.strip().startswith("{") else value
     if not isinstance(offsets, Mapping) or len(offsets) != 1:
         return value

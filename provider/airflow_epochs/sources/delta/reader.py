@@ -204,8 +204,8 @@ class DeltaReader:
             version = read_version(now.location.files, number)
             if version is None:
                 raise Corrupt(
-                    f"The entry of version {number} is gone from the log of the table {now.location.name}, so nobody "
-                    "knows how large it is.",
+                    f"The entry of version {number} is gone from the log of the table {now.location.name}, so its "
+                    "size is not known.",
                     code=codes.VERSIONS_GONE,
                     remedy=_READ_ALL,
                 )

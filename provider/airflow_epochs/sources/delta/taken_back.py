@@ -18,7 +18,7 @@ from airflow_epochs.storage.files import Files
 
 RESTORE = "RESTORE"
 LOOKED_AT_MAX = 2_000
-"""Log entries that are read to find what was taken back."""
+"""How many log entries are read at most to find what was taken back."""
 _WORTH_A_LOOK = (RESTORE.encode(), RESTORED.encode())
 
 
@@ -95,14 +95,14 @@ def _of_files(action: JsonDict) -> JsonDict:
 
 @dataclass
 class _Changes:
-    """What versions that follow each other have changed. The newest comes first."""
+    """The files that consecutive versions have added or removed. The newest version is added first."""
 
     is_there: dict[FileKey, bool] = field(default_factory=dict)
     different: set[FileKey] = field(default_factory=set)
     """Files that are there after the versions and not before them, or the other way round."""
 
     def prepend(self, moves: list[JsonDict]) -> None:
-        """The actions of the version before: a file that it removes was there, and one that it adds was not."""
+        """Add the actions of the version before: a file that it removes was there, and one that it adds was not."""
         for action in reversed(moves):
             key, was_there = key_of(_of_files(action)), "remove" in action
             if self.is_there.setdefault(key, not was_there) == was_there:

@@ -11,7 +11,7 @@ PartitionEnds = Mapping[Partition, int]
 
 
 def unread(begins: Offsets, ends: PartitionEnds) -> dict[Partition, int]:
-    """The first unread offset of each partition that has unread ones. A partition without a position begins at 0."""
+    """The first unread offset of each partition with unread offsets. A partition without a position begins at 0."""
     starts = {(topic, p): begins[topic].get(p, 0) for topic, p in ends if topic in begins}
     return {at: start for at, start in starts.items() if ends[at] > start}
 

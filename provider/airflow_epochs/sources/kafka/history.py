@@ -21,7 +21,7 @@ ANSWER_BYTES_MAX = 16 << 20
 """Bytes of one answer. Batches beyond it are not compared. Leader epochs always are, and the check rests on them."""
 
 WAIT_MS = 5_000
-"""For so long a broker may read from tiered storage. Before Kafka 3.8 it answers with no records afterwards."""
+"""How long a broker may read from tiered storage, in ms. Before Kafka 3.8, it then answers without records."""
 
 # Kafka's record batch, magic 2 (kafka.apache.org/documentation/#recordbatch):
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count
@@ -119,7 +119,7 @@ def fetched(
 
     There may be no records although the log has some, and a broker that throttles its clients leaves partitions out.
     ``committed``: only up to the last stable offset. It has aborted records too, and names their transactions.
-    ``wait_ms``: for so long each broker may read from tiered storage.
+    ``wait_ms``: how long each broker may read from tiered storage.
     """
     from kafka.errors import OffsetOutOfRangeError, for_code
     from kafka.protocol.consumer import FetchRequest

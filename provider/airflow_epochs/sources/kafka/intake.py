@@ -39,7 +39,7 @@ class Found:
 
     @property
     def records(self) -> int:
-        """The number of offsets that can be read: there are at most so many records."""
+        """The number of offsets that can be read. The number of records is at most this."""
         return records_upper_bound(self.ranges)
 
 

@@ -44,7 +44,7 @@ class Coverage:
 
 
 def coverage_of(state: Mapping[str, JsonDict]) -> Coverage | None:
-    """What had been read after the epoch with this state; None if that is not known by times."""
+    """The times whose records had been read after the epoch with this state; None if no times are known."""
     found = state.get(KEY)
     if not found:
         return None
@@ -52,7 +52,7 @@ def coverage_of(state: Mapping[str, JsonDict]) -> Coverage | None:
 
 
 def began_of(state: Mapping[str, JsonDict]) -> datetime | None:
-    """Since when no interval has been left out, as ``KEY`` or ``BEGAN`` says; None if that is not known by times."""
+    """The time since when no interval has been left out, by ``KEY`` or ``BEGAN``; None if no time is known."""
     covered, text = coverage_of(state), state.get(BEGAN)
     return covered.since if covered else _time(str(text)) if text else None
 
@@ -185,7 +185,7 @@ class ConsecutiveEpochs(NamedTuple):
 
 
 def rows(past: Iterable[CompleteRecord]) -> Iterator[ConsecutiveEpochs]:
-    """The rows of epochs among the newest ones, newest first, that have read the topics of today."""
+    """Each ``Row`` among the newest epochs, newest first, as far as they have read the topics of today."""
     last, is_newest = None, True
     for record in islice(past, LOOKED_AT_MAX):
         last = last or record

@@ -23,7 +23,7 @@ from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Starting, t
 def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
     """The position at which an aborted epoch began: ``base``, and the topics that the epoch was the first to read.
 
-    ``ranges`` and ``state``: those that were planned.
+    ``ranges`` and ``state``: the epoch's, as they were planned.
     """
     known = base.ranges if base else {}
     new = {t: tuple(r._replace(end=r.start) for r in of) for t, of in ranges.items() if t not in known}
@@ -188,11 +188,11 @@ def _as_ranges(of: Mapping[Partition, tuple[int, int]]) -> Ranges:
 
 
 def _ahead(starts: Mapping[Partition, int], cluster: ClusterLog) -> Ranges:
-    """What can be read now from ``starts`` on."""
+    """The ranges that can be read now from ``starts`` on."""
     ends = cluster.ends()
     return _as_ranges({at: (start, max(start, ends[at])) for at, start in starts.items()})
 
 
 def _without(state: JsonDict, moved: Collection[Partition]) -> JsonDict:
-    """``state`` without the records before the positions of ``moved``: they are not known there."""
+    """``state`` without the tails of ``moved``: the records before their new positions are not known."""
     return {**state, "tails": tails_json({at: tail for at, tail in tails_of(state).items() if at not in moved})}

@@ -20,7 +20,7 @@ from airflow_epochs.sources.kafka.plan import fair_shares
 LOOKED_AT_MAX = 10
 """How many of the newest epochs are looked at."""
 TELLING_MAX = 5
-"""The middle speed of at most so many epochs counts, so one outlier, or two, change little."""
+"""The largest number of epochs whose median speed is taken, so one or two outliers change little."""
 GROWTH_MAX = 2
 SHRINKING_MAX = 4
 SIZE_MIN = 1_000

@@ -70,7 +70,7 @@ def state_of(
 def left_unread(
     topics: Sequence[str], ranges: Ranges, cluster: ClusterLog, batches: Mapping[Partition, Batch], now_ms: int
 ) -> Backlog:
-    """What can be read of ``topics`` behind ``ranges``.
+    """The backlog of ``topics`` behind ``ranges``: how much can be read, and from when it is.
 
     The first record that is left is not older than the batch before it, which ``batches`` has.
     """
@@ -94,7 +94,7 @@ def begun_at_oldest(
 def begun_again(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> PlannedEpoch:
     """Plan the ranges of an aborted epoch again, since retention may have deleted its oldest records.
 
-    A partition that began at its oldest record begins at the oldest one left. It ends as planned; if it now begins
+    A partition that began at its oldest record begins at the oldest record left. It ends as planned; if it now begins
     behind that end, its range is empty and the next epoch goes on from there. All other ranges stay.
     """
     moved = {at: cluster.topics[at[0]].partitions[at[1]] for at in moved_beginnings(ranges, state, cluster)}

@@ -25,7 +25,7 @@ POLL_S = 0.25
 PAUSE_S_MAX = 30.0
 """After failures, the pause between two polls doubles up to this."""
 METADATA_S = 5.0
-"""After so many seconds, the poller asks again which partitions there are."""
+"""How many seconds the poller uses a list of partitions before it asks for a new one."""
 
 Answer = TypeVar("Answer")
 
@@ -50,7 +50,7 @@ class Watch:
         self._join(access)
 
     async def next(self) -> PollOutcome:
-        """What a poll sees that has not been returned yet; of the watched topics, those that there are."""
+        """Wait for a poll that has not been returned yet, and return what it saw of the watched topics that exist."""
         await self._news.wait()
         self._news.clear()
         return self._newest
@@ -60,7 +60,7 @@ class Watch:
         return await asyncio.wrap_future(self._poller.client.submit(question))
 
     def move(self, access: KafkaAccess) -> None:
-        """Watch by other settings from now on. ``next`` then returns only what they lead to."""
+        """Watch with other settings of the connection from now on. ``next`` then returns only polls with these."""
         self.close()
         self._news.clear()
         self._join(access)
@@ -114,7 +114,7 @@ class _Poller:
             await asyncio.sleep(pause)
 
     async def _look(self, topics: frozenset[str]) -> PollOutcome | None:
-        """What there is to see; None while somebody deletes one of the topics: only the next poll sees which."""
+        """Poll once; None while somebody deletes one of the topics: only the next poll can see which one."""
         try:
             ends = await asyncio.wrap_future(self.client.submit(lambda b: self._partitions.ends(b, topics)))
         except Exception as error:

@@ -127,7 +127,7 @@ class KafkaReader:
     def _planned(
         self, position: Position | None, found: Found, taken: Intake, batches: Mapping[Partition, Batch], past: Past
     ) -> PlannedEpoch:
-        """The epoch that takes so much of what was found. ``batches``: the batch before each of its ends."""
+        """The epoch that takes ``taken`` of what was ``found``. ``batches``: the batch before each of its ends."""
         config, ranges = self.config, taken.ranges
         state = state_of(position, found.cluster, ranges, batches)
         oldest = begun_at_oldest(position, config.topics, ranges, config.starting)
@@ -141,7 +141,7 @@ class KafkaReader:
         )
 
     def _found(self, brokers: Brokers, position: Position | None, past: Past) -> Found:
-        """What there is for the next epoch: of the run's interval, or now, or once enough has come."""
+        """The records for the next epoch: those of the run's interval, those there now, or those there after a wait."""
         if self.config.by_interval:
             return find_interval(brokers, self.config, position, past, defers=self.defers)
         if self.defers:
@@ -297,7 +297,9 @@ def _how_to_end(waiting: Waiting, hanging: Collection[str], servers: Sequence[st
 def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
     left_out = sorted(known.keys() - set(config.topics))
     if left_out:
-        log.warning("not read, because topics no longer names it; its position is kept: %s", ", ".join(left_out))
+        log.warning(
+            "topics that `topics` no longer names are not read, and keep their position: %s", ", ".join(left_out)
+        )
 
 
 def _require_same_records(brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:

@@ -45,7 +45,7 @@ def look(
 ) -> Round:
     """Look for the first record at or after each offset with a time of ``ms`` or later.
 
-    ``told``: the brokers' own answers. Where the offset is one of them, it is right unless nobody sees it.
+    ``told``: the brokers' own answers. If the offset is such an answer, its record is right if readers see it.
     """
     answers = dict(fetched(admin, offsets, bytes_max, committed=True, wait_ms=WAIT_MS))
     sent = {at: answer for at, answer in answers.items() if answer is not None}

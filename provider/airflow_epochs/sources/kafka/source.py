@@ -172,7 +172,7 @@ class KafkaSource:
         self._reader(env).prepare(writes, position)
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        """As ``plan_paced``, without a past."""
+        """Plan a new epoch as ``plan_paced`` does, without looking at earlier epochs."""
         return self.plan_paced(position, limits, _no_past(), env)
 
     def plan_paced(

@@ -15,7 +15,7 @@ SHOWN_MAX = 5
 class Waiting:
     """The offsets of a partition that wait for an open transaction.
 
-    They begin at ``start``, the last stable offset. ``records`` is their number: there are at most so many records.
+    They begin at ``start``, the last stable offset. ``records`` is the number of offsets: there may be fewer records.
     """
 
     topic: str

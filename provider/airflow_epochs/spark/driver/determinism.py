@@ -57,7 +57,7 @@ _MOVES = re.compile(
     r"^[ :+-]*(?:Aggregate|\w*Join|\w*Window|Repartition\w*|Rebalance\w*|Deduplicate\w*|Distinct|GlobalLimit|Offset|"
     r"Tail|Except|Intersect|(?:Flat)?Map(?:Co)?Groups\w*|CTERelationRef) |[+-] Sort .*, true$|\b(?:list|exists)#\d+ \["
 )
-"""Operators behind which the order of the rows, and their partitions, may be other ones when they are computed again.
+"""Operators after which the order of the rows, and their partitions, may change when they are computed again.
 Without ``true``, a sort moves no row to another partition."""
 
 

@@ -24,12 +24,12 @@ MESSAGE_LENGTH_MAX = 2_000
 """The longest reason of a sink's vote, in characters: it travels through XCom, and is stored in the ledger."""
 _ROWS = "rows"
 _TAIL = re.compile(r"\s*SQLSTATE: \w{5}.*")
-"""What Spark adds to a sentence: a number, and a place in a statement that the reader does not see."""
+"""The tail that Spark adds to an error: an SQLSTATE, and a place in a statement that the reader does not see."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What the expectations of one sink make of its rows.
+    """The staged rows of one sink, and how many of them break its expectations.
 
     Attributes:
         claim: What was staged, and which expectations abort the epoch.

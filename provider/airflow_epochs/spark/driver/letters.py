@@ -1,7 +1,8 @@
 """Dead letters: rows that a sink would not take, and records that the transform could not parse.
 
-While the other rows flow to the staging tables, Spark counts those that do not fit. Only if there are some are they
-computed once more, for the sink of the dead letters. Each comes with the record that it was made of, as it was read.
+While the other rows flow to the staging tables, Spark counts the rows that do not fit. Only if there are some, Spark
+computes them once more, for the sink of the dead letters. Each comes with the record that it was made of, as it was
+read.
 """
 
 from __future__ import annotations
@@ -95,14 +96,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Posted:
-    """What the sink of the dead letters gets.
+    """The rows for the sink of the dead letters.
 
     Attributes:
         frames: Its rows, by its name; empty if it is not to be staged.
         counts: Sink -> how many of its rows are dead letters.
         broken: Sink -> ``Counts.broken``, for sinks with expectations.
         bad: The dead letters of all sinks.
-        observation: Counts them on their way.
+        observation: Counts the dead letters while they are staged.
     """
 
     frames: dict[str, DataFrame] = field(default_factory=dict)
@@ -112,7 +113,7 @@ class Posted:
     observation: Observation | None = None
 
     def require_all(self) -> None:
-        """Check that every row that was left out of a sink is a dead letter. To be asked after ``frames`` were staged.
+        """Check that every row that was left out of a sink is a dead letter. Call it after ``frames`` were staged.
 
         Raises:
             NotApplied: The transform returned other rows when they were computed once more.
@@ -175,7 +176,7 @@ def posted(
     """The dead letters of the epoch, once the other rows are staged. ``staged``: what was staged of them.
 
     Raises:
-        Refused: There are some, and another job stages their sink: they would be in no sink.
+        Refused: There are dead letters, and another job stages their sink: they would be in no sink.
     """
     from pyspark.sql import Observation
 
@@ -205,7 +206,7 @@ def _require_none(letters: str, counts: Mapping[str, int]) -> None:
 
 
 def _judged(sink: str, frame: DataFrame, fit: Fit) -> Judged | None:
-    """Tell the rows that a sink takes from the others; None if it takes all that it can get."""
+    """Split the rows into those that a sink takes and its dead letters; None if no row can be a dead letter."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -320,7 +321,7 @@ def _of_the_transform(sink: str, frame: DataFrame, needed: Sequence[str]) -> Dat
 
 
 def _completed(frame: DataFrame) -> DataFrame:
-    """With all columns of a dead letter."""
+    """The rows with all columns of a dead letter; those that they lack are NULL."""
     from pyspark.sql import functions as F
 
     names = {name.lower(): F.col(quoted(name)) for name in frame.columns}
@@ -328,7 +329,7 @@ def _completed(frame: DataFrame) -> DataFrame:
 
 
 def _letter_part(value: Column, kind: str) -> Column:
-    """A text may be made of the record itself: so it has no character that a table of letters would not take."""
+    """A column of a dead letter. Characters that a table would not take are replaced: texts may come from a record."""
     from pyspark.sql import functions as F
 
     part = value.cast(kind)
@@ -336,7 +337,7 @@ def _letter_part(value: Column, kind: str) -> Column:
 
 
 def _with_records(letters: DataFrame, batch: DataFrame) -> DataFrame:
-    """With key, value and timestamp of the records, where the letters tell which these are."""
+    """The letters with key, value and timestamp of their records, if they tell which records these are."""
     from pyspark.sql import functions as F
 
     named = letters.select(*ORIGIN).where("offset IS NOT NULL").distinct()

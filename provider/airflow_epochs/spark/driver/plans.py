@@ -1,4 +1,4 @@
-"""What a stage job is asked to do, and what it reports."""
+"""The plan and the report of a stage job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_epochs.transforms.registries import NO_REGISTRY, Registry
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """What a job is asked to do. ``JOB`` is the job's name, a key of ``jobs.JOBS``."""
+    """The plan of a job. ``JOB`` is the job's name, a key of ``jobs.JOBS``."""
 
     JOB: ClassVar[str]
 
@@ -124,7 +124,7 @@ class Fit:
         utf8: Whether texts must be UTF-8.
         nul: Whether a text may contain the character NUL.
         calendar: Whether dates and times must be in the years 1 to 9999.
-        dates: Whether dates must be so that are not inside of another value.
+        dates: Whether dates, but not those inside of another value, must be in the years 1 to 9999.
         longest: Column -> the most characters of a text.
         required: Columns that must not be NULL.
         conditions: What the table demands of every row: what to call it, and a condition in SQL.
@@ -256,7 +256,7 @@ class RowDigest:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOutcome:
-    """What was staged for one sink. With a ``problem``, the rows or their schema do not fit, and nothing need be.
+    """What was staged for one sink. ``problem``: why the rows or their schema do not fit; then nothing need be staged.
 
     ``unmet``: which expectations the rows do not meet, in sentences; None if they meet all that may abort the epoch.
     """
@@ -269,11 +269,11 @@ class SinkOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class InputMetrics:
-    """What was measured of the input; None where it was not.
+    """Measurements of the input; None if not measured.
 
     Attributes:
         rows_in: How many records were read.
-        max_timestamp: The newest one's timestamp (UTC).
+        max_timestamp: The newest record's timestamp (UTC).
         rows_late: How many rows sinks got that the operators of ``transforms`` call late.
     """
 

@@ -24,12 +24,12 @@ TRANSFORM, WORKERS = "transform", "python"
 """Names of what is checked besides data sources, as keys of ``CheckOutcome.flaws``."""
 _NO_ANSWER = (codes.SPARK_INCOMPLETE, codes.SPARK_UNREACHABLE, codes.SPARK_LOGIN)
 _FOR_WORKERS = re.compile(r"udt?f\b|In(?:Pandas|Arrow)\b|\bairflow_epochs\.transforms\b|\.rdd\b|\bDataSource\b")
-"""What the source of a transform has that calls Python in Spark's workers."""
+"""Words in the source of a transform that calls Python in Spark's workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckPlan(JobPlan):
-    """What to look at.
+    """Check whether Spark has what a stage job needs.
 
     Attributes:
         transform: The user's function, which is loaded and not called; None if its file is not known.
@@ -54,14 +54,14 @@ class ReportedError:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOutcome:
-    """What was found.
+    """The versions that were found, and what cannot be used.
 
     Attributes:
         spark: The version of Spark.
         pyspark: The version of pyspark that asked it.
         python: The version of Python that asked it, and that the transform runs in.
         workers: The version of Python in Spark's workers; None if they could not say.
-        flaws: What was looked at -> why it cannot be used.
+        flaws: What was checked -> why it cannot be used.
     """
 
     spark: str

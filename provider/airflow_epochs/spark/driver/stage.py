@@ -90,7 +90,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
 
 @dataclass(frozen=True)
 class _Given:
-    """What the transform gets.
+    """The arguments of the transform, and how its input is counted.
 
     Attributes:
         epoch: The context.
@@ -196,7 +196,7 @@ def _claims(audits: Mapping[str, Audit]) -> dict[str, SinkOutcome]:
 
 
 def _broken(audits: Mapping[str, Audit], post: letters.Posted) -> dict[str, dict[str, int]]:
-    """As in ``StageOutcome``. What became a dead letter is not among the rows that were audited."""
+    """``StageOutcome.broken``: counts from the audits, and from dead letters, which were not audited."""
     found = {sink: dict(counts) for sink, counts in post.broken.items()}
     for sink, audit in audits.items():
         of = found.setdefault(sink, {})

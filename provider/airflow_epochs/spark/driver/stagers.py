@@ -1,4 +1,4 @@
-"""What stages the rows of one sink, by the kind of the sink's plan."""
+"""Finds the function that stages the rows of one sink, by the kind of the sink's plan."""
 
 from __future__ import annotations
 

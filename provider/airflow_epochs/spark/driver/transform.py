@@ -49,10 +49,10 @@ class EpochContext:
         now: The time, with its zone, when the epoch was first opened. Use it instead of ``current_timestamp()``.
         seed: 31 bits, for a hash with a row's key in place of chance: ``F.xxhash64("id", F.lit(epoch.seed))``.
         txn_id: The attempt's transaction id.
-        watermark: W: a row with this event time, or an earlier one, is late. None: nothing is.
+        watermark: W: a row with this event time, or an earlier one, is late. None: no row is late.
         previous_watermark: P: what the watermark was in the epoch before.
         place: How many stateful operators stand in front of the one that gets this context.
-        clock: For the stage job.
+        clock: Used by the stage job alone.
         table: The table that the epoch reads; None if it reads topics.
         registry: For the parsers: the schemas that records of the epoch were written with.
     """
@@ -235,7 +235,7 @@ class LoadedTransform:
     def returned(self, batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame] | None = None) -> object:
         """What the user's function returns. Nothing has checked it yet.
 
-        An error about Spark's servers, which the function may ask for columns or rows, passes as it is.
+        The function may ask Spark's servers for columns or rows. An error about these servers is raised unchanged.
 
         Raises:
             Refused: The function raised.

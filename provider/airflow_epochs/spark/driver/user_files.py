@@ -85,7 +85,7 @@ def _name_in_archive(file: Path, folder: Path) -> str:
 
 
 def _imported_modules(file: Path) -> dict[str, set[str]]:
-    """What all absolute imports in a file may mean, with dots, by the top-level names."""
+    """The dotted names that absolute imports in a file may mean, by their top-level names."""
     try:
         tree = ast.parse(read_source(str(file)))
     except SyntaxError as error:

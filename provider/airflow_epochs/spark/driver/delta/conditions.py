@@ -60,7 +60,7 @@ def _analysed(df: DataFrame, condition: str) -> str:
 
 @contextmanager
 def view(rows: DataFrame) -> Iterator[str]:
-    """A name for ``rows`` in SQL that nobody else uses, as sinks are staged side by side in one session."""
+    """A unique name for ``rows`` in SQL, since sinks are staged side by side in one session."""
     name = f"epoch_rows_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(name)
     try:
@@ -70,5 +70,5 @@ def view(rows: DataFrame) -> Iterator[str]:
 
 
 def first_lines(error: Exception) -> str:
-    """What an error of Spark says, as far as a message has room for it."""
+    """The first lines of an error of Spark, as far as a message has room for them."""
     return problem_in(error) or secrecy.scrubbed(" ".join(str(error).split()))[:MESSAGE_LENGTH_MAX]

@@ -19,14 +19,14 @@ UNKNOWN = "is outside of the years 1 to 9999"
 
 
 def unknown(value: str, kind: Any) -> str | None:
-    """The condition that a column's value is such a date; None for another type."""
+    """The condition that a column's value is a date outside of the years 1 to 9999; None for another type."""
     return outside(value, kind) if kind == "date" else None
 
 
 def known(df: DataFrame, plan: DeltaStaging) -> DataFrame:
-    """``df``, which fails on the first row with such a date. A row that deletes a key brings no values.
+    """``df``, which fails on the first row with an ``unknown`` date. A row that deletes a key brings no values.
 
-    ``df`` is as it is if the plan takes such dates.
+    ``df`` is unchanged if the plan takes such dates.
     """
     deletes = plan.how.delete_when if isinstance(plan, DeltaChangeStaging) else None
     for field in df.schema.fields if plan.wants_known_dates else ():

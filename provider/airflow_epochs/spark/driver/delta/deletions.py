@@ -48,7 +48,7 @@ def named(columns: list[tuple[str, str]]) -> str:
 
 
 def remember(rows: DataFrame, how: How, place: str, user_metadata: str) -> None:
-    """Note at ``place`` which keys the ``newest`` rows delete, and as of when. Durable when it returns.
+    """Note at ``place`` which keys the ``newest`` rows delete, and at which sequence. Durable when it returns.
 
     ``user_metadata`` names the epoch in the notes' history: if it is waived, a person can take its notes back.
     """
@@ -77,7 +77,7 @@ def needs_mapping(names: Iterable[str]) -> bool:
 
 
 def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFrame]:
-    """What is noted about keys of this name: place -> keys and sequences, in the rows' types.
+    """The notes about these keys: place -> keys and sequences, in the rows' types.
 
     Notes from before a column's type was changed have the old type, and another name. A sink that deletes nothing
     itself goes on without those that Spark cannot cast: others' old notes are no reason to stop it.
@@ -136,9 +136,9 @@ def _as(name: str, old: DataType, new: DataType) -> Column:
 
 
 def _in_order(name: str, old: DataType, new: DataType) -> str:
-    """A column of notes, in SQL, with its nested fields in the order of the new type, as a cast goes by their places.
+    """A column of notes, in SQL, with its nested fields in the order of the new type: a cast takes them by places.
 
-    Where names have changed, the places alone tell which is which.
+    If names have changed, fields correspond by their places.
     """
     kind, wanted = (json.loads(each.json()) for each in (old, new))
     value = column_named(name)
@@ -204,7 +204,7 @@ def _thinned(spark: SparkSession, place: str) -> int:
 def _one_per_key(notes: str, keys: list[str], sequence: str) -> str:
     """A MERGE that puts one note in the place of all notes about a key that are no newer.
 
-    A key that is deleted again as of the same sequence has equal notes, and a condition cannot tell them apart: so all
+    A key that is deleted again at the same sequence has equal notes, and a condition cannot tell them apart: so all
     are removed, and one is written, in one transaction.
     """
     key, no_null = ", ".join(keys), " AND ".join(f"{name} IS NOT NULL" for name in keys)

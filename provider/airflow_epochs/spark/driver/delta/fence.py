@@ -21,7 +21,7 @@ _COUNTED = "Providing values for GENERATED ALWAYS AS IDENTITY column"
 
 
 def delta_fence(spark: SparkSession, plan: FencePlan) -> SeenTable:
-    """Commit nothing under the plan's name if the marker is one of ``over``; what is seen afterwards."""
+    """Commit no rows under the plan's name if the marker is one of ``over``. Returns table and marker afterwards."""
     before = seen(spark, plan.target, plan.app)
     if before.about.table is None or not _is_one_of(before.marker, plan.over):
         return before
@@ -31,9 +31,9 @@ def delta_fence(spark: SparkSession, plan: FencePlan) -> SeenTable:
 
 
 def _append(target: str, nothing: DataFrame, options: dict[str, str]) -> None:
-    """Delta refuses the columns whose values it alone may count, one by one, before it writes anything.
+    """Append without rows. Drops identity columns, which Delta refuses one by one before it writes anything.
 
-    Spark's schema of a table does not tell which these are.
+    Spark's schema of a table does not tell which columns these are.
     """
     while True:
         try:

@@ -122,7 +122,7 @@ def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) ->
 
 
 def _of_copied(plan: DeltaStaging, df: DataFrame) -> dict[str, str]:
-    """Properties of a table whose rows are copied: nobody else has to read it, so its columns may have any names."""
+    """Properties of a staging table whose rows are copied: no other program reads it, so columns may have any names."""
     if plan.committer != "copy" or not delta_schema.needs_mapping(json.loads(df.schema.json())):
         return {}
     return {delta_schema.COLUMN_MAPPING: "name"}
@@ -175,7 +175,7 @@ def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[
 
 
 def delta_describe(spark: SparkSession, plan: DescribePlan) -> Described:
-    """What Spark knows of the table ``target``."""
+    """Describe the table ``target``, as Spark knows it."""
     return _described(spark, plan.target)
 
 

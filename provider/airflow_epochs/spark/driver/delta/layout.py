@@ -75,5 +75,7 @@ def known_codec(name: str) -> str | None:
 
 def _usable(name: str, value: str, told: T | None, instead: T) -> T:
     if told is None:
-        log.warning("The table's property %s is %r, which cannot be used here. Used is %r.", name, value, instead)
+        log.warning(
+            "The table's property %s is %r, which cannot be used here. The value %r is used.", name, value, instead
+        )
     return instead if told is None else told

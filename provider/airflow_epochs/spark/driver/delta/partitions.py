@@ -1,4 +1,4 @@
-"""What Delta makes of values in partition columns: they are texts in the table's log, and some come back as others."""
+"""How Delta stores values in partition columns: as texts in the table's log, and some come back as other values."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def moved(spark: SparkSession, target: str, names: Collection[str], join: str) -
 
 
 def that_stay(table: DescribedTable) -> str | None:
-    """The condition of partitions that stay what they are if Spark writes their rows anew; None if all do."""
+    """The condition of partitions whose values do not change if Spark writes their rows anew; None if all stay."""
     return " AND ".join(f"({_comes_back(quoted(name))})" for name in instants(table.schema, table.partition_by)) or None
 
 

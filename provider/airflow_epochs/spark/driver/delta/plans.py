@@ -1,4 +1,4 @@
-"""What Delta's jobs are asked to do, and what they report."""
+"""The plans and the reports of Delta's jobs."""
 
 from __future__ import annotations
 
@@ -69,27 +69,30 @@ class DeltaStaging:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaChangeStaging(DeltaStaging):
-    """The same, for rows that will change the target."""
+    """The private table of one try, for rows that will change the target."""
 
     kind: str = "delta_change"
     how: How
 
     @classmethod
     def of(cls, staging: DeltaStaging, how: How) -> DeltaChangeStaging:
-        """What is staged as a plain append would be, for another mode."""
+        """The plan ``staging`` of a plain append, changed for another mode."""
         return cls(**{**vars(staging), "kind": cls.kind}, how=how)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewestStaging(DeltaChangeStaging):
-    """The same, for an upsert that copies the newest row of each key. A column says whether it deletes the key."""
+    """The private table of one try, for the newest row of each key, which an upsert copies.
+
+    A column says whether the row deletes the key.
+    """
 
     kind: str = "newest"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateStaging(DeltaStaging):
-    """The same, for the changes of a state table.
+    """The private table of one try, for the changes of a state table.
 
     The changes rest on the state that the transform reads: ``StagePlan.state`` has it.
 
@@ -109,7 +112,7 @@ class StateStaging(DeltaStaging):
 
     @classmethod
     def of(cls, staging: DeltaStaging, *, fold: bool, expired_to: int | None) -> StateStaging:
-        """What is staged as a plain append would be, for a state table."""
+        """The plan ``staging`` of a plain append, changed for a state table."""
         return cls(**{**vars(staging), "kind": cls.kind}, fold=fold, expired_to=expired_to)
 
 
@@ -176,7 +179,7 @@ class ChangePlan(CommitPlan):
 
     @classmethod
     def of(cls, append: CommitPlan, change: Change) -> ChangePlan:
-        """What commits the rows of a plain append in another mode."""
+        """The plan ``append`` of a plain append, changed for another mode."""
         return cls(**vars(append), change=change)
 
 
@@ -330,21 +333,21 @@ class SeenTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed(SeenTable):
-    """What was seen after a commit; or before it if it was ``refused``, which says why. Nothing was written then."""
+    """The table and the marker after a commit. ``refused``: why nothing was written; then they are from before it."""
 
     refused: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """How many rows are gone."""
+    """How many rows were deleted."""
 
     rows_deleted: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimized:
-    """What a compaction did."""
+    """How many files a compaction added and removed."""
 
     files_added: int
     files_removed: int
@@ -352,6 +355,6 @@ class Optimized:
 
 @dataclass(frozen=True, kw_only=True)
 class ThinnedNotes:
-    """How many notes are gone."""
+    """How many notes were removed."""
 
     notes_removed: int

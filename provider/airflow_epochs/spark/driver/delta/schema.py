@@ -38,7 +38,7 @@ def needs_mapping(kind: Any) -> bool:
 
 
 def places_to_map(kind: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where the fields are whose names Delta takes only in a table that maps its columns: names from the outside in."""
+    """The places of fields whose names Delta takes only in a table that maps its columns: names from the outside in."""
     if not isinstance(kind, dict):
         return
     for field in kind.get("fields", []):

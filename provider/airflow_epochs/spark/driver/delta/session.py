@@ -1,7 +1,7 @@
 """Settings of a session against defaults of a server that must not apply where we read, stage or commit rows.
 
-A stage job has its Spark session to itself, so that its settings are nobody else's; they are made once, before the
-sinks are staged side by side.
+A stage job has a Spark session of its own, so that its settings reach no other job. They are set once, before the sinks
+are staged side by side.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOR_EVERY_READER = frozenset(
 or row tracking, deltalake would not commit to it, or not read it rightly. Delta refuses a property that it does not
 know, such as the codec, if a writer names it, and ignores it as a default."""
 ROWS_IN_GROUP = 2**20
-"""At most so many rows share statistics by which readers skip them: without it, 128 MB before compression, which may be
+"""The most rows that share statistics by which readers skip them. Spark's default is 128 MB before compression, maybe
 ten million narrow rows. Files get 2 % larger; with groups of 131,072 rows they get 12 to 19 % larger."""
 STATISTICS = "spark.databricks.delta.stats.collect"
 FILE_SIZE = "spark.databricks.delta.optimizeWrite.binSize"

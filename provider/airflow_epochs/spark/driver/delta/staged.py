@@ -19,7 +19,7 @@ _LOG = (
 
 
 def rows(spark: SparkSession, place: str) -> DataFrame:
-    """What was staged at ``place``.
+    """The rows that were staged at ``place``.
 
     Spark reads the few lines of the log, and the files that they name. Delta's reader would first compute the state of
     the table: three queries more, which take longer than the rows of a small epoch. It is used only if the files do not

@@ -74,7 +74,7 @@ def _frame(spark: SparkSession, name: str, read: StateRead, operators: closing.O
 
 
 def closed(reads: Mapping[str, StateRead], states: Mapping[str, DataFrame]) -> dict[str, StateRead]:
-    """``reads`` with what the transform, which got ``states``, has closed."""
+    """``reads`` with notes how far the transform, which got ``states``, has closed each state."""
     known = {name: told.now for name, state in states.items() if (told := closing.of(state))}
     return {name: replace(read, closed_now=known.get(name, ())) for name, read in reads.items()}
 
@@ -93,8 +93,9 @@ def warnings(reads: Mapping[str, StateRead]) -> Iterator[str]:
 def _state(spark: SparkSession, read: StateRead) -> DataFrame:
     """The newest row of each key that is not deleted.
 
-    The rows of the last fold have each key once. So only the few rows of later epochs are aggregated, and the others
-    are those whose keys have no later row. Each is read from its own files: so Spark knows how few the later rows are.
+    The rows of the last fold have each key once. So only the few rows of later epochs are aggregated, and rows of the
+    fold count if their keys have no later row. Both are read from their own files: so Spark knows how few the later
+    rows are.
     """
     declared = _schema(spark, read)
     if read.folded_in is None or read.files is None:
@@ -128,7 +129,7 @@ def changes(
 
 
 def unexpired(rows: DataFrame, read: StateRead) -> DataFrame:
-    """The rows that still matter. A row without ``expires`` always does."""
+    """The rows that have not expired. A row without ``expires`` never expires."""
     from pyspark.sql import functions as F
 
     if read.expires is None or read.hidden_to is None:
@@ -169,7 +170,7 @@ def stage_sink(
 
 
 def _noted(plan: StateStaging, closed: closing.Marks) -> StateStaging:
-    """The plan with a note of what the operator has closed. What it has not closed does not expire."""
+    """The plan with a note how far the operator has closed the state. Rows that it has not closed do not expire."""
     if not closed:
         return plan
     expired_to, note = closing.least(plan.expired_to, *closed), json.loads(plan.user_metadata)

@@ -100,7 +100,7 @@ def with_nulls(df: DataFrame, columns: list[JsonDict]) -> DataFrame:
 
 
 def _generated(df: DataFrame, found: TableRules) -> DataFrame:
-    """``df`` with what the table computes from its columns."""
+    """``df`` with the columns that the table computes from other columns."""
     from pyspark.sql import functions as F
 
     return df.select("*", *(F.expr(value).alias(name) for name, value in decidable(df, found.generated.items())))
