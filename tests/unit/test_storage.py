@@ -173,7 +173,7 @@ def test_empty_storage_options_say_that_the_workers_own_credentials_are_meant(no
 
 
 def test_a_field_that_the_form_left_empty_is_no_storage_options() -> None:
-    with pytest.raises(Refused, match="it has login"):
+    with pytest.raises(Refused, match="the connection has login"):
         storage_options(Connection(conn_id="c", conn_type="http", login="x", extra={"storage_options": ""}))
 
 
