@@ -140,7 +140,7 @@ def test_a_connection_with_credentials_or_options_of_its_own_goes_on_with_them(
 def test_credentials_in_a_connection_of_another_type_are_refused_not_ignored(
     conn_type: str, values: dict[str, Any], named: str
 ) -> None:
-    with pytest.raises(Refused, match=f"has the type '{conn_type}', .* and the connection has {named}") as refused:
+    with pytest.raises(Refused, match=rf"has the type '{conn_type}'\. .* and the connection has {named}") as refused:
         storage_options(Connection(conn_id="c", conn_type=conn_type, **values))
     assert refused.value.code is codes.STORE_UNUSABLE
     remedy, own = refused.value.remedy, "Take these fields out to go on with the worker's own credentials"
@@ -173,7 +173,7 @@ def test_empty_storage_options_say_that_the_workers_own_credentials_are_meant(no
 
 
 def test_a_field_that_the_form_left_empty_is_no_storage_options() -> None:
-    with pytest.raises(Refused, match="it has login"):
+    with pytest.raises(Refused, match="the connection has login"):
         storage_options(Connection(conn_id="c", conn_type="http", login="x", extra={"storage_options": ""}))
 
 
