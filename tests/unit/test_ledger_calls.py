@@ -31,7 +31,7 @@ A_THOUSAND_TIMES_AS_MANY = 2 * math.ceil(math.log2(1_000))
 def test_the_first_epoch_of_two_sinks_asks_the_store_at_most_60_times(tmp_path: Path, keys: Keys) -> None:
     tasks = CountedEpochs(tmp_path, keys, in_dag=frozenset({"orders"})).run()
     assert total(tasks) <= 60, {task: store.calls for task, store in tasks.items()}
-    assert max(len(store.calls) for task, store in tasks.items() if task.startswith("commit")) <= 9
+    assert max(len(store.calls) for task, store in tasks.items() if task.startswith("commit")) <= 8
 
 
 def test_only_the_first_epoch_looks_for_pipelines_that_left_the_dag_and_asks_once_where_there_is_none(

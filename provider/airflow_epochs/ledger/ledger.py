@@ -353,7 +353,7 @@ class Ledger:
 
         ``only_possible``: leave out receipts and waivers that no task can have put yet.
         """
-        attempt, decision = self._newest_attempt(number, past_commit=of is None, past_open=not only_possible)
+        attempt, decision = self._newest_attempt(number, past_commit=of is None)
         opened = self.open_record(number, attempt) if attempt else None
         if attempt and opened is None:  # pruned since: complete by now
             return EpochView(number=number, complete=self.complete_record(number))
@@ -364,33 +364,31 @@ class Ledger:
             self._require_no_history(number)
         return view
 
-    def _newest_attempt(self, number: int, *, past_commit: bool, past_open: bool) -> tuple[int, DecisionRecord | None]:
+    def _newest_attempt(self, number: int, *, past_commit: bool) -> tuple[int, DecisionRecord | None]:
         """The newest attempt, 0 if there is none, and its decision.
 
-        No task puts an attempt after a committed one, nor after an undecided one, unless that is an operator's command.
-        ``past_commit`` and ``past_open``: look for one all the same.
+        No task puts an attempt after a committed one. ``past_commit``: look for one all the same.
         """
         if not self._records.has(attempt_key(number, 1, "open")):
             return 0, None
         decision = self.decision_record(number, 1)
-        if decision is None:
-            is_last = not past_open and not self._is_command(number, 1)
-        else:
-            is_last = not past_commit and decision.decision is DecisionKind.GLOBAL_COMMIT
-        if is_last:
+        if decision and decision.decision is DecisionKind.GLOBAL_COMMIT and not past_commit:
             return 1, decision
         attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
         return attempt, decision if attempt == 1 else self.decision_record(number, attempt)
 
-    def _is_command(self, number: int, attempt: int) -> bool:
-        opened = self.open_record(number, attempt)
-        return bool(opened and opened.command)
-
     def _acknowledged(self, view: EpochView, of: Collection[str] | None) -> EpochView:
         """``view`` with receipts of the sinks ``of`` (None: all), and with waivers of those that have no receipt."""
         sinks = [sink for sink in view.opened.sinks if of is None or sink in of]
-        receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sinks}
-        waived = {sink: self.waiver(view.number, sink) for sink, receipt in receipts.items() if not receipt}
+        # A committing task mostly finds neither, and one listing says so. ``complete`` finds all receipts.
+        put = None if of is None else self._records.keys_in(epoch_folder(view.number))
+
+        def found(sink: str, word: str, kind: type[R]) -> R | None:
+            key = sink_key(view.number, sink, word)
+            return self._records.get(key, kind) if put is None or key in put else None
+
+        receipts = {sink: found(sink, "receipt", Receipt) for sink in sinks}
+        waived = {sink: found(sink, "waived", WaivedRecord) for sink, receipt in receipts.items() if not receipt}
         return replace(view, receipts=_present(receipts), waived=_present(waived))
 
     def waiver(self, number: int, sink: str) -> WaivedRecord | None:
