@@ -15,7 +15,7 @@ from airflow_epochs.commands import asking
 from airflow_epochs.contracts import LastEpoch, Move, Position
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.orders import earlier_ends, orders
 from airflow_epochs.coordinator.rebuilding import planning, recording, wording
 from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.coordinator.task import TaskTry
@@ -286,7 +286,7 @@ def test_an_operators_commands_know_the_pipeline_of_a_rebuilt_ledger(lost: DiskW
     rebuild(lost)
     at = orders.standing(lost.ledger, "orders")
     assert (at.epoch, at.newest.source, set(at.newest.sinks)) == (4, lost.source.spec(), {"orders", "audit"})
-    ends = orders.ends_after(lost.ledger, at, 3)
+    ends = earlier_ends.ends_after(lost.ledger, at, 3)
     assert ends == {topic: {r.partition: r.end for r in of} for topic, of in at.newest.ranges.items()}
 
 

@@ -114,6 +114,31 @@ def count_of_copies() -> int:
     return sum(1 for copy in copies if not any("0002/complete" in key for key in copy))
 
 
+def without_its_first_decision(scenario: Scenario) -> None:
+    """The ledger as a backup has it that was taken file by file while the epoch was at work."""
+    (lost,) = [key for key in scenario.world.store.values if key.endswith("0000000001.decision.json")]
+    del scenario.world.store.values[lost]
+
+
+@pytest.mark.parametrize("attempts", [2, 3])
+@pytest.mark.parametrize("until", ["open", "vote", "commit"])
+def test_a_ledger_that_lost_the_abort_of_the_first_attempt_goes_on_with_the_next_run(attempts: int, until: str) -> None:
+    scenario, newest = Scenario(SINKS), run(attempts)
+    for number in range(1, attempts + 1):
+        scenario.coordinator().open(run(number))
+    if until != "open":
+        scenario.coordinator().vote(newest, scenario.coordinator().stage(newest).stage)
+    if until == "commit":
+        scenario.coordinator().commit(newest, "orders")
+    without_its_first_decision(scenario)
+    assert scenario.airflow_run(run(9)) is None
+    scenario.produce(2)
+    assert scenario.airflow_run(run(10)) is None
+    for commits in scenario.world.tables.values():
+        assert [TransactionId.parse(each.txn_id).epoch for each in commits] == [1, 2]
+    assert {sink: len(rows) for sink, rows in shown(scenario).items()} == dict.fromkeys(SINKS, scenario.produced)
+
+
 def test_an_undecided_attempt_is_compared_with_its_own_sinks_which_the_dag_need_not_have_any_more() -> None:
     scenario = Scenario(SINKS)
     copies, _ = copies_of_a_run(scenario, run(1))

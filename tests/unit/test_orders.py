@@ -19,7 +19,7 @@ from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.inspection.preview import preview
-from airflow_epochs.coordinator.orders import orders, rewinding, wording
+from airflow_epochs.coordinator.orders import earlier_ends, orders, rewinding, wording
 from airflow_epochs.coordinator.orders.outlook import Outcome, Outlook, outlook
 from airflow_epochs.coordinator.orders.read_before import read_in_rows
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
@@ -212,12 +212,12 @@ def test_no_epoch_says_where_to_go_on_from_when_a_command_for_another_topic_is_o
     at, source = standing(scenario), scenario.pipeline.source
     assert isinstance(source, Before)
     position = at.position(source)
-    assert orders.ends_after(scenario.ledger, at, 1) == {"orders": {0: 5, 1: 5}}
+    assert earlier_ends.ends_after(scenario.ledger, at, 1) == {"orders": {0: 5, 1: 5}}
     orders.put(scenario.ledger, at, "reset-source", ME, Move(position=position, left=position.ranges))
 
     def require_refused() -> None:
         with pytest.raises(Refused, match=r"EPOCHS-OFFSETS-UNUSABLE: .* moves the pipeline to other topics in epoch 2"):
-            orders.ends_after(scenario.ledger, standing(scenario), 1)
+            earlier_ends.ends_after(scenario.ledger, standing(scenario), 1)
 
     require_refused()
     aborted(scenario, 2)
@@ -225,7 +225,7 @@ def test_no_epoch_says_where_to_go_on_from_when_a_command_for_another_topic_is_o
     moved(scenario, 0, 6)
     require_refused()
     assert scenario.airflow_run(run(3)) is None
-    assert orders.ends_after(scenario.ledger, standing(scenario), 2) == {"orders": {0: 7, 1: 7}}
+    assert earlier_ends.ends_after(scenario.ledger, standing(scenario), 2) == {"orders": {0: 7, 1: 7}}
 
 
 @pytest.mark.parametrize(
@@ -695,7 +695,7 @@ def test_where_rows_ended_is_found_without_reading_the_records_of_all_epochs(
     last = Position(
         ranges={"orders": tuple(OffsetRange(partition, 30_000, 30_000) for partition in range(4))}, state={}
     )
-    found = orders.ends_at(scenario.ledger, replace(at, epoch=3_001), shown, last)
+    found = earlier_ends.ends_at(scenario.ledger, replace(at, epoch=3_001), shown, last)
     assert found == {("orders", partition): offset for partition, offset in enumerate(first)}
     assert len(read) <= 40
 
@@ -717,4 +717,4 @@ def test_where_rows_ended_is_found_in_a_topic_that_was_left_and_came_back(
     now, last = complete(scenario.ledger, 7), Position(ranges={"orders": (OffsetRange(0, 31, 31),)}, state={})
     for shown, ended in ((0, 5), (1, 5), (2, 6), (3, 7), (4, 20), (5, 20), (6, 21)):
         at = replace(at, epoch=8, before=now)
-        assert orders.ends_at(scenario.ledger, at, shown, last) == {("orders", 0): ended}, shown
+        assert earlier_ends.ends_at(scenario.ledger, at, shown, last) == {("orders", 0): ended}, shown

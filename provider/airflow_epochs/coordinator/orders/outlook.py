@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 
 from airflow_epochs.contracts import Before, LeavingOut, Move, Position
-from airflow_epochs.coordinator.orders.orders import Adoption, BetweenEpochs, Restoration, ends_at, ordered_restoration
+from airflow_epochs.coordinator.orders.earlier_ends import ends_at
+from airflow_epochs.coordinator.orders.orders import Adoption, BetweenEpochs, Restoration, ordered_restoration
 from airflow_epochs.coordinator.orders.read_before import left_by, read_in_rows
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import orders_of

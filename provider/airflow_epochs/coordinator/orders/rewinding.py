@@ -17,7 +17,7 @@ from airflow_epochs.contracts import (
     is_by_interval,
 )
 from airflow_epochs.coordinator.inspection.lag import source_in
-from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.orders import earlier_ends
 from airflow_epochs.coordinator.orders.orders import BetweenEpochs, Restoration
 from airflow_epochs.coordinator.runs import rereading
 from airflow_epochs.errors import Refused, filled
@@ -49,7 +49,7 @@ def to_epoch(ledger: Ledger, at: BetweenEpochs, source: Movable, number: int, en
     The source is asked only for what moves: what stays, such as a topic that is no longer read, may be gone.
     """
     position = at.position(source)
-    moving = _moving(position, orders.ends_after(ledger, at, number))
+    moving = _moving(position, earlier_ends.ends_after(ledger, at, number))
     stay = [topic for topic in moving if _cannot_go_back(source, position, topic, moving[topic], env)]
     back = {topic: of for topic, of in moving.items() if topic not in stay}
     move = source.to_offsets(position, back, env) if back else Move(position=position)
