@@ -115,7 +115,7 @@ class KafkaAccess:
         return {**(self.tls.spark_secrets() if self.tls else {}), **(self.sasl.spark_secrets() if self.sasl else {})}
 
     def unreachable(self, what: str, addresses: Collection[str] = ()) -> NotApplied:
-        """The error if no broker answers. The connection may also belong to another service.
+        """The error if no broker answers. It says so if the connection may belong to another service.
 
         ``addresses``: where brokers were looked for. The error says which of them the connection does not name.
         """

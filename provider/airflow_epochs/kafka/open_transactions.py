@@ -87,7 +87,7 @@ def blocking_in(client: KafkaClient, partitions: Sequence[Partition]) -> dict[Pa
 def open_in(
     client: KafkaClient, partitions: Sequence[Partition], owner: str | None = None
 ) -> dict[Partition, list[OpenTransaction]]:
-    """Per partition, its open transactions. Empty if brokers are older than Kafka 3.0 or do not tell.
+    """Per partition that has any, its open transactions. Empty if brokers are older than Kafka 3.0 or do not tell.
 
     ``owner``: the transactional id whose transactions belong into the partitions. A list of transactions can leave out
     one that is under way. So one hangs only if the owner's coordinator answers, does not tell of it either, and the
@@ -157,7 +157,7 @@ def _described(admin: KafkaAdminClient, transactional_ids: set[str]) -> dict[int
 def open_transactions(
     producers: Mapping[Partition, Sequence[Producing]], known: Mapping[int, Coordinated], *, owner_answers: bool = False
 ) -> dict[Partition, list[OpenTransaction]]:
-    """Per partition, its open transactions. The one that began first holds the last stable offset back."""
+    """Per partition that has any, its open transactions. The one that began first holds the last stable offset back."""
     return {at: [_told(at, each, known, owner_answers) for each in sorted(of)] for at, of in producers.items() if of}
 
 

@@ -122,8 +122,8 @@ def _require_room(connection: Connection, sizes: Mapping[str, int]) -> None:
         f"{shown}.",
         code=codes.LEDGER_RECORD_TOO_LARGE,
         remedy="Remove versions from the registry for good (`?permanent=true`), but only versions that no record in "
-        "the topics uses any more: such records would be corrupt. Or name fewer `subjects`, or fewer topics, in this "
-        "KafkaSource. Then clear the failed task.",
+        "the topics uses any more: a record without its version would be corrupt. Or name fewer `subjects`, or fewer "
+        "topics, in this KafkaSource. Then clear the failed task.",
     )
 
 

@@ -89,7 +89,7 @@ class StagedTable:
 
     @classmethod
     def of(cls, sink: Copying, target: str, env: Environment) -> StagedTable:
-        """The staging places of ``sink``. Raises Refused as ``staging_root`` does, or without such a connection."""
+        """The staging places of ``sink``. Raises Refused as ``staging_root`` does, or if there is no connection."""
         conn_id = sink.storage_conn_id
         return cls(
             root=staging_root(sink.staging, sink.name),
@@ -136,7 +136,7 @@ class StagedTable:
         return as_json(NewestStaging.of(plan, newest) if newest else plan)
 
     def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
-        """The staging table at the claimed place, found durable and whole, and what a vote promises of it.
+        """The staging table at the claimed place, whole and made durable, and what a vote promises of it.
 
         Raises:
             Refused: The place holds no finished staging of this transaction, or a damaged one.
@@ -154,7 +154,7 @@ class StagedTable:
         return staging, staged_of(claim, staging)
 
     def rows(self, attempt: SinkAttempt, staged: Staged) -> Iterator[pa.RecordBatch]:
-        """The rows that the sink voted for, always in the same order: by Spark's task, then as the task wrote them.
+        """The rows that the sink voted for, in a fixed order: by the number of Spark's task, then as it wrote them.
 
         The batches have a bounded size, however many and however large the rows are.
 

@@ -1,4 +1,4 @@
-"""The vote's checks: they look before the vote at everything that the commit will need. Each raises Refused.
+"""The vote's checks of everything that the commit will need. Each raises Refused.
 
 A check that cannot be made because a store does not answer raises NotApplied: then there is no vote yet.
 """
@@ -53,7 +53,7 @@ def _has_null(file: StagedFile, column: str) -> bool:
 
 
 def require_same_table(table_id: str | None, staging: Staging, name: str) -> None:
-    """Require that the table is the one that the rows were staged for. A missing table may have been created."""
+    """Require that the table is the one that the rows were staged for. A table missing then may exist now."""
     promised = staging.user_metadata["table_id"]
     if promised is not None and table_id != promised:
         raise Refused(

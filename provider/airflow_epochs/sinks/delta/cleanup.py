@@ -56,7 +56,7 @@ def _discard(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, pla
 
 
 def _made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> Staging | None:
-    """The staging table there, checked to be of this transaction and for the table; None if it cannot be read."""
+    """The staging table there, checked to be of this transaction and for the table; None if missing or damaged."""
     try:
         staging = read_staging(location.files, relative)
     except Refused:  # it is damaged and says nothing; the files to which the table refers are kept all the same
@@ -70,7 +70,7 @@ def _made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt,
 
 
 def _copied(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> bool:
-    """Whether the target is known not to use the files at this place: the place is empty, or Spark copied the rows."""
+    """Whether the target is known not to use the files at this place: no file is staged, or Spark copied the rows."""
     staging = read_staging(location.files, relative)
     if staging is None:
         return False

@@ -28,7 +28,7 @@ log = secrecy.logger(__name__)
 
 @dataclass(frozen=True)
 class Commit:
-    """One sink's commit: what the vote promised, and what is still staged of it. After a commit, nothing need be."""
+    """One sink's commit: what the vote promised, and what is still staged of it: after a commit, maybe nothing."""
 
     at: Whereabouts
     attempt: SinkAttempt

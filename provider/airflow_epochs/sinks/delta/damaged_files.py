@@ -35,13 +35,13 @@ _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 
 @dataclass(frozen=True)
 class Damage:
-    """A file of the table whose bytes are no longer what was written.
+    """A file of the table that is gone, or no longer as it was written.
 
     Attributes:
         path: Below the table's folder.
         is_now: What is wrong with it.
-        compacted_in: The version that compacted older files into this one, if it left rows and table unchanged; else
-            None.
+        compacted_in: The version that compacted older files into this one; None if it or a later version changed rows
+            or the table.
     """
 
     path: str

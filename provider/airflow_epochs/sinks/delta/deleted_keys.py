@@ -60,7 +60,7 @@ def _is_about(columns: list[str], how: Mode) -> bool:
 
 
 def _pairs(old: list[str], new: list[str]) -> list[tuple[str, str]]:
-    """Pairs of an old and a new column name: the names that only one of the lists has, paired in their order."""
+    """Pairs of an old and a new column name: the same name if both have it, the rest in their order."""
     same = {name.lower(): name for name in old}
     given = {name.lower() for name in new}
     left = iter([name for name in old if name.lower() not in given])

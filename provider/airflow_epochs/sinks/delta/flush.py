@@ -36,7 +36,7 @@ _UUID_LENGTH = 20
 """The length of a UUID in Z85."""
 _V2 = re.compile(r"/\d{20}\.checkpoint\.[0-9a-f]{8}-[0-9a-f-]{27}\.(json|parquet)$")
 _RECENT = 100
-"""At least so many entries are flushed. Without a checkpoint, a reader needs all entries, which may be very many."""
+"""How many of the newest entries are flushed if no checkpoint is among them: a reader then needs all, maybe many."""
 
 
 def flush_after(location: TableLocation, app: App, epoch: int | None, newest: int | None = None) -> None:

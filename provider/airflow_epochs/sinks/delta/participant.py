@@ -160,10 +160,10 @@ class DeltaParticipant(Whereabouts):
         return Suspect(target=self._seen(seen.pipeline), seen=seen, recorded=recorded).diagnosis()
 
     def how_to_vacate(self, first: TransactionId) -> str | None:
-        """The remedy that moves the table's log away; None if that would not help.
+        """The remedy that moves the table's log away; None if more came than ``first``.
 
-        It would not help for a table of a catalog, which knows its tables itself, for a table that only Spark opens,
-        and after a commit by Spark, whose files would be left where a new table begins.
+        None, too, for a table of a catalog, which knows its tables itself, for a table that only Spark opens, and after
+        a commit by Spark, whose files would be left where a new table begins.
         """
         if self.sink.in_catalog:
             return None

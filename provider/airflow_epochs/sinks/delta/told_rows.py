@@ -92,7 +92,7 @@ def _made_by_the_table(at: Whereabouts, location: TableLocation, pipeline: str) 
 
 def _untold(at: Whereabouts, why: str) -> Refused:
     return Refused(
-        f"The rows that one commit added to {at.sink.target} cannot be listed separately: {why}.",
+        f"The rows of one commit to {at.sink.target} cannot be listed: {why}.",
         code=codes.DRY_RUN_UNTOLD,
         sink=at.sink.name,
     )

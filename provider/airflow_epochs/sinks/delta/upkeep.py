@@ -67,7 +67,7 @@ def _notes_left(at: Whereabouts) -> list[str]:
 
 
 def has_lost_rows(at: Whereabouts, receipt: Receipt) -> bool:
-    """Whether files of a commit to which the table refers are gone. Always False for a table in a catalog."""
+    """Whether files of a commit are gone, but the table refers to them. Always False for a table in a catalog."""
     if at.sink.in_catalog or receipt.version is None:
         return False
     return lost_files.loss_of(FoundCommit(receipt.version, 0, None), at.location().files) is not None

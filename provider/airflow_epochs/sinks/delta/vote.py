@@ -20,7 +20,7 @@ from airflow_epochs.staged.staging import Staging, read_staging
 
 
 def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
-    """The staged rows at the claimed place, found durable and whole, after the checks that the commit needs.
+    """The staged rows at the claimed place, whole, and made durable. Checks the target early, as the commit will.
 
     Raises:
         Refused: The sink cannot promise it.

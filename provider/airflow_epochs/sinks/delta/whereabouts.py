@@ -81,7 +81,7 @@ class Whereabouts:
         return TableLocation(self.sink.target, url, options, conn_id)
 
     def place(self, attempt: SinkAttempt, try_id: str) -> str:
-        """A place in a visible folder of the table: VACUUM ignores hidden folders, and their files would never go."""
+        """A place in a visible folder of the table: VACUUM ignores hidden folders, so their files would stay."""
         return f"{self.location().url}{self._stem(attempt)}{try_id}"
 
     def root_of(self, place: str, attempt: SinkAttempt) -> str | None:

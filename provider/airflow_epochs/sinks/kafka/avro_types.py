@@ -167,7 +167,7 @@ def _changes(kind: str, schema: Schema) -> bool:
 
 
 def _keeps_digits(kind: str, schema: Schema) -> bool:
-    """Whether the schema keeps all digits of such decimals. fastavro checks them only if the scales are equal."""
+    """Whether no such decimal gets too many digits unnoticed: fastavro counts them before it shifts to the scale."""
     (digits, below), scale = map(int, re.findall(r"\d+", kind)), schema.get("scale", 0)
     return bool(below == scale or (below < scale and digits - below <= schema["precision"] - scale))
 

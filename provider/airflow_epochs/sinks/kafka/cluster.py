@@ -449,7 +449,7 @@ class Cluster:
             with client:
                 client.ask("describe the cluster", lambda admin: admin.describe_cluster())
         except (NotApplied, Refused) as error:
-            log.info("the addresses where no broker answers could not all be found: %s", error)
+            log.info("a second client, which looks for addresses where no broker answers, got an error: %s", error)
         return client.unreached
 
 

@@ -177,7 +177,7 @@ class Markers:
         )
 
     def require_shown(self, rows: TopicFacts, found: MarkerRecord | None) -> None:
-        """Require that no transaction of the sink hangs. ``found``: the newest marker, read once the id is taken."""
+        """``hanging.require_none``. ``found``: the newest marker, read after the transactional id was taken over."""
         own = self._assignment
         assert own
         is_of_rows = found is not None and found.topic == rows.name and found.topic_id in (None, rows.id)

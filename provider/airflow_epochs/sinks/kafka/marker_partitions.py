@@ -149,7 +149,7 @@ class Assignments:
                 return error
 
     def _assigned(self, key: str, in_ours: bool) -> Assignment:
-        """Make the assignment. The order matters: after the first step, no other process can commit one before."""
+        """Make the assignment. The order matters: after the first step, no other process can commit one first."""
         producer = transactional(self.cluster, producer_options(self.topic, TIMEOUT_S, {}), self.topic)
         taken = self._all()
         if key in taken:
@@ -181,7 +181,7 @@ class Assignments:
         ends = self.cluster.ends(self.topic, range(facts.partitions)) if facts else {}
         for partition in (number for number, end in ends.items() if end):  # reading them all would take long
             if next(self._log(partition).records(), None):
-                if self._all():  # by a process that has fenced this one: the brokers will refuse this one's
+                if self._all():  # made by a process that has fenced this one: the brokers will refuse ours
                     return
                 raise self._foreign(partition)
 

@@ -9,7 +9,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
 PARTITIONS = 16
-"""How many partitions a new topic gets: one for the assignments, and one for each of fifteen sinks."""
+"""A new topic has one for the assignments, and one for each of fifteen sinks. More are added when they are needed."""
 SETTINGS = {
     "cleanup.policy": "compact",
     "segment.ms": "86400000",  # old markers are compacted away once their segment is closed

@@ -146,7 +146,7 @@ class KafkaParticipant:
         return self.env.connection(self.sink.registry_conn_id)
 
     def _ready_marker_topic(self, topic: TopicFacts, attempt: SinkAttempt) -> TopicFacts:
-        """The marker topic, ready for the commit. Creates it for a sink's first epoch only: later, it was lost."""
+        """The marker topic, as the commit needs it. Only a first epoch creates it: if missing later, it was lost."""
         name = self.sink.marker_topic
         facts = self._cluster.topic(name)
         if facts is None and attempt.previous is None:

@@ -126,7 +126,7 @@ def _own_producer(this: TopicTransaction, env: Environment, heard: _Heard) -> tu
 
 
 def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
-    """Require that no marker can be lost since the vote: only then does a missing marker mean "not sent"."""
+    """Require that no marker can have been lost since the vote: else a missing marker does not mean "not sent"."""
     voted, now = Voted.of(this.staged), this.cluster.topic(this.markers.topic)  # after the marker was read
     beginning, _ = this.markers.log.bounds()
     if voted and voted.has_lost_markers(found, now, beginning):

@@ -51,9 +51,9 @@ class KafkaSink:
         options: Tuning of the producer: ``linger.ms``, ``batch.size``, ``batch.num.messages``, ``compression.type``,
             ``compression.level``.
         value_format: "avro", "json_schema" or "protobuf": the value is made of all columns but ``key``, ``headers`` and
-            ``partition``, in the wire format of a schema registry. None: a JSON object, as said above.
+            ``partition``, in the wire format of a schema registry. None: as said above.
         value_schema: The schema of the values, complete in itself: JSON text or a dict; of Protobuf, the text of a
-            .proto file, whose first message has the values. By default the sink derives a schema from the
+            .proto file, whose first message describes the values. By default the sink derives a schema from the
             columns; every field is nullable. Protobuf needs a schema of yours.
         registry_conn_id: An Airflow connection of type ``schema_registry``. The vote asks it for the schema's id.
         subject: The subject that has the schema. Default: ``<topic>-value``.

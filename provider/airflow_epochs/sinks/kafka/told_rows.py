@@ -50,7 +50,4 @@ def _row(key: bytes | None, value: bytes | None, headers: Any) -> Row:
 
 
 def _untold(topic: str, why: str) -> Refused:
-    return Refused(
-        f"The records that one epoch sent to topic {topic} cannot be listed separately: {why}.",
-        code=codes.DRY_RUN_UNTOLD,
-    )
+    return Refused(f"The records of one epoch in topic {topic} cannot be listed: {why}.", code=codes.DRY_RUN_UNTOLD)

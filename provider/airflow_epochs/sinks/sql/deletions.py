@@ -98,7 +98,7 @@ class Deletions:
         return self.session.exists(self.table.schema, self.name)
 
     def require_rights(self, *, deletes: bool) -> None:
-        """Require that the notes survive a crash, and that the user has the rights on them.
+        """Require that the notes survive a crash, and that the user sees them all and has the rights on them.
 
         ``deletes``: also the rights to add notes.
 

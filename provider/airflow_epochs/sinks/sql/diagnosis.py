@@ -113,9 +113,9 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session, rest: str) -
 
 
 def astray(sink: SqlSink, then: JsonDict, session: Session) -> Corrupt | None:
-    """The error if the connection's search path finds another table than at the last commit.
+    """The error if the connection's search path leads to another table than ``then`` says.
 
-    None if it finds the same table, or if the earlier table no longer exists. ``then``: which table the sink found, as
+    None, too, if it leads to no table, and the earlier table is gone. ``then``: which table the sink found, as
     ``place_of`` or a receipt says. In another database, the table may be in another schema. The receipt may be of a
     sink of another kind: a receipt of a Delta table has an id, and no schema.
     """
@@ -304,7 +304,7 @@ def _is_renamed(sink: SqlSink, recorded: str | None) -> bool:
 def _lost_marker(
     sink: SqlSink, expected: TransactionId, marker: MarkerTable, table: SqlTable, put_back: str, moved_from: str | None
 ) -> Corrupt:
-    """The error for a marker that is gone, while the table is there. ``moved_from``: the table's former schema."""
+    """The error for a marker that is gone, while the table is there. ``moved_from``: its former schema, if it moved."""
     what = "The marker table" if marker.table is None else "The marker of this sink in the table"
     still = "still exists"
     if moved_from:

@@ -137,9 +137,9 @@ class SqlParticipant:
             self.marker(session, pipeline).require_writable()
 
     def _require_usable(self, table: SqlTable) -> None:
-        """Require a usable table, without a policy that hides rows.
+        """Require a usable table, and that no policy hides rows, except for an upsert without deletions.
 
-        An upsert without deletions loses no row to a policy: the database refuses a row whose key the policy hides.
+        Such an upsert loses no row to a policy: the database refuses a row whose key the policy hides.
         """
         require_usable(table, self.sink.table)
         if not self.sink.keys or self.sink.delete_when:

@@ -115,7 +115,7 @@ _SERVER = """
     SELECT oid::bigint, datname, pg_catalog.pg_postmaster_start_time()
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
-"""The start time of the server, which every user may read. A copy of a server has its system id, but not its start."""
+"""Every user may read when a server started, to the microsecond. A copy of it has its system id, but not its start."""
 _SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 
@@ -279,7 +279,10 @@ class PostgresSession(PostgresCatalog):
         return f"CAST({quoted(column.name)} AS {column.kind})"
 
     def make_unique(self, schema: str, table: str, columns: str) -> None:
-        """Create the index, named by the server, and make it the identity that updates need in a publication."""
+        """Create the index, named by the server, and an identity for updates.
+
+        In a publication, a table without a primary key needs one: here, the whole row.
+        """
         spelled = qualified(schema, table)
         self.execute(f"CREATE UNIQUE INDEX ON {spelled} ({columns})")
         self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")

@@ -35,7 +35,7 @@ MAY_ONLY_READ = (
 
 
 def why(error: psycopg.Error, parameters: Mapping[str, Any], conn_id: str) -> tuple[str, str] | None:
-    """The cause and the remedy, if the server gives only read-only sessions; None after any other error."""
+    """The cause and the remedy, if the server gives only read-only sessions; None if not, or if unknown."""
     import psycopg
 
     if "session is read-only" not in str(error):

@@ -332,7 +332,7 @@ def require_usable(table: SqlTable, spelled: str) -> None:
 
 
 def require_kept(table: SqlTable, spelled: str) -> None:
-    """Require that the table keeps values unchanged. A commit does not check it: earlier votes may not have, either."""
+    """Require that the table keeps values unchanged. A commit does not ask this: votes of earlier versions did not."""
     if table.virtual:
         raise Refused(
             f"A sink cannot write to table {spelled}: it is a virtual table, which may keep other values than it gets.",
