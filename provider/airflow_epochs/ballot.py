@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict, Ranges
 
 FUNCTION = "vote="
-"""How the reason of a decision begins that the function made. No sink can have this name."""
+"""How the reason begins if the function made the decision. No sink can have this name."""
 TEXT_LENGTH_MAX = 2_000
 """The longest text that is kept of what the function says: it stands in the ledger, and travels through XCom."""
 

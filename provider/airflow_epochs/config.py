@@ -119,7 +119,7 @@ class Overlapping(Protocol):
 
 @runtime_checkable
 class Lacking(Protocol):
-    """A source that does not allow every option of a pipeline. Here for the same reason as ``Overlapping``."""
+    """A source that forbids some options of a pipeline or params of a run. It is here as ``Overlapping`` is."""
 
     lacks: Mapping[str, str]
     """Option of the pipeline, or param of a run -> why the source does not allow it."""
@@ -156,8 +156,8 @@ def require_types(
 ) -> None:
     """Raise BadArgument, which names the argument, if one is of another kind than the pipeline takes.
 
-    It looks at methods, not classes: each task parses its DAG file, and ``contracts``, ``event_time`` and the rest
-    would come with it.
+    It looks at methods, not classes. Each task parses its DAG file, and to know the classes it would have to import
+    ``contracts``, ``event_time`` and the rest.
     """
     is_source = _can(source, "plan", "spark_read")
     _require("source", source, "a KafkaSource(…), a DeltaSource(…) or a source of your own", is_source)

@@ -23,7 +23,7 @@ NAME_RULE = "1 to 63 letters, digits, '-' and '_', starting with a letter or dig
 
 
 def no_dag_of(pipeline: str) -> str:
-    """The owner id of a pipeline that no DAG runs any more. No DAG can have this id."""
+    """The owner id of a pipeline that no DAG runs any more. It is meant to be the id of no DAG."""
     return f"{pipeline}_ended"
 
 

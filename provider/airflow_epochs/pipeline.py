@@ -129,7 +129,7 @@ _PARAMS_OF_SINGLE = {
 
 
 class EpochPipeline(TaskGroup):
-    """The tasks of one exactly-once pipeline. Each run takes one epoch: all sinks show it exactly once, or no sink.
+    """The tasks of an exactly-once pipeline. Each run takes one epoch: all sinks show it exactly once, or no sink does.
 
     ::
 

@@ -120,7 +120,8 @@ def test_an_upsert_that_cannot_take_its_epochs_one_by_one_says_so_and_goes_on_as
     error = world.run(3)
     assert isinstance(error, Refused) and error.code is codes.GLOBAL_ABORT
     assert "EPOCHS-SQL-ROWS-UNFIT" in str(error)
-    assert "`backfill` gives the sink the rows of earlier epochs together with this one's as those of one" in str(error)
+    told = "`backfill` gives the sink the rows of earlier epochs together with this one's as the rows of one epoch"
+    assert told in str(error)
     assert "let `backfill` name a later epoch, or remove the sink from it" in str(error)
     assert replace(world, backfill={}).run(3) is None
     assert world.shown("gold") == world.shown("orders")
@@ -213,7 +214,7 @@ def test_the_open_record_of_another_transaction_is_not_replayed_for_an_upsert(
 ) -> None:
     after(rebuilt_without_audit(fork), 4)
     fork.require_all_shown("orders", "audit")
-    assert "Epoch 3 was rebuilt, and its open record is that of another transaction" in caplog.text
+    assert "Epoch 3 was rebuilt, and its open record belongs to another transaction" in caplog.text
 
 
 def test_a_rebuilt_epoch_is_played_again_with_the_input_that_its_sinks_got(old_copy: Related) -> None:

@@ -80,7 +80,7 @@ def test_a_sink_that_shows_a_fence_is_left_out_beside_one_that_has_the_epoch(tmp
     with pytest.raises(Refused) as error:
         rebuild(world)
     assert error.value.code is codes.SINKS_DISAGREE
-    assert "Sink orders shows the fence of epoch 2, which was waived, and has none of its rows." in error.value.what
+    assert "Sink orders shows the fence of epoch 2, which was waived, and has no row of that epoch." in error.value.what
     assert "--without orders" in error.value.remedy
     assert "left out: sink orders: the fence of epoch 2" in rebuild(world, "orders")
     today = replace(world, sinks=("orders_2", "audit"), tables={"orders_2": "orders"}, backfill={"orders_2": 2})

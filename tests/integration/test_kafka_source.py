@@ -241,7 +241,7 @@ def test_a_topic_added_to_the_source_starts_as_configured_and_one_taken_out_wait
     assert second.ranges == {**ranges_of(topic, (3, 4)), **ranges_of(other, (3, 3))}
     other.produce(2)
     third = planned(source(other), env, second)
-    assert f"its position is kept: {topic.name}" in caplog.text
+    assert f"are not read, and keep their position: {topic.name}" in caplog.text
     assert third.ranges == {**ranges_of(topic, (4, 4)), **ranges_of(other, (3, 5))}
     topic.produce(1)
     assert planned(source(topic, other), env, third).ranges == {**ranges_of(topic, (4, 5)), **ranges_of(other, (5, 5))}

@@ -327,7 +327,7 @@ def test_a_transform_that_is_not_deterministic_cannot_be_staged_again_and_nothin
         file.unlink()
     before = sorted(lab.folder.glob("orders/**/*"))
     with pytest.raises(
-        Corrupt, match="differ from the rows that the sink promised: the number of rows is the same, but values"
+        Corrupt, match="differ from the rows that the sink voted for: the number of rows is the same, but values"
     ) as caught:
         lab.task(app=str(app)).commit(Run("dag", "r1"), "orders")
     assert "airflow epochs waive orders 1 orders" in caught.value.remedy

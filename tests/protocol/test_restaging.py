@@ -476,7 +476,7 @@ def test_a_column_that_the_vote_promised_to_store_is_not_left_out_because_the_ro
     in_doubt(scenario)
     vacuum(scenario)
     monkeypatch.setattr(MemorySink, "vote", storing("id"))
-    with pytest.raises(Corrupt, match="differ from the rows that the sink promised: the table lacks qty") as lacking:
+    with pytest.raises(Corrupt, match="differ from the rows that the sink voted for: the table lacks qty") as lacking:
         scenario.coordinator().commit(run(1), "orders")
     assert lacking.value.code is codes.RESTAGED_OTHERWISE
     monkeypatch.setattr(MemorySink, "vote", storing("qty", "id"))

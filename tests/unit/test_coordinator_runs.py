@@ -414,7 +414,8 @@ def test_a_new_sink_whose_table_is_inside_that_of_another_is_refused_before_anyt
     lying(monkeypatch, outer, f"{outer}/rejected")
     error = scenario.airflow_run(run(1))
     assert isinstance(error, Refused) and error.code is codes.TABLE_IN_TABLE
-    assert f"sink 'audit', {outer}/rejected, lies inside that of the sink 'orders', {outer}. A VACUUM" in str(error)
+    told = f"sink 'audit', {outer}/rejected, lies inside the table of the sink 'orders', {outer}. A VACUUM"
+    assert told in str(error)
     assert scenario.ledger.tries(1) == []
     lying(monkeypatch, outer, f"{outer}_rejected")
     assert scenario.airflow_run(run(2)) is None

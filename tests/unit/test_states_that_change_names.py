@@ -131,7 +131,7 @@ def test_the_initial_with_which_the_old_state_began_does_not_say_that_the_new_on
 ) -> None:
     write_deltalake(str(tmp_path / "rows"), pa.table({"page": ["a"]}))
     ledger = ledger_with(made("open", initial=f"{tmp_path}/rows"))
-    with pytest.raises(Refused, match="`initial` of 'renamed' is still that of an old state") as refused:
+    with pytest.raises(Refused, match="`initial` of 'renamed' is still the one of an old state") as refused:
         pinned(ledger, made("renamed", initial=f"file://{tmp_path}/rows/"))
     assert "is to begin empty, or with what its `initial` names now" in refused.value.remedy
     write_deltalake(str(tmp_path / "kept"), pa.table({"page": ["a"]}))

@@ -90,7 +90,8 @@ class KnownByMarker(Protocol):
 class Holding(Protocol):
     """A sink that can tell whether rows of another sink's commit may still be where it writes to itself.
 
-    For other sinks, the marker decides if the ledger describes the other sink with the same ``destination``.
+    For sinks that cannot tell, a marker of the other sink counts, but only if the ledger describes the other sink with
+    the same ``destination``.
     """
 
     def may_hold(self, receipt: Receipt, env: Environment) -> bool:

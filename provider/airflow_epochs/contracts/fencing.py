@@ -14,7 +14,7 @@ class Fencing(Protocol):
     """A sink that can keep a commit that hangs from landing, once its epoch was waived."""
 
     def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId, env: Environment) -> bool:
-        """Show ``by``, without rows, if the sink shows one of ``over`` (None: no epoch). Whether it does now.
+        """Show ``by``, without rows, if the sink shows one of ``over`` (None: no epoch). Whether it shows ``by`` now.
 
         A commit whose ``previous`` is one of ``over`` then never lands, even if it has begun: it raises an error, or
         has landed before, and this returns False. Idempotent. Nothing of the sink's rows changes, and ``LastEpoch``

@@ -88,7 +88,7 @@ class Truncatable(Protocol):
     """A source that may lose its newest records, and give their offsets to others. It reads only."""
 
     def cut_off(self, ranges: Ranges, state: JsonDict, env: Environment) -> Ranges:
-        """What it has lost so of an aborted epoch's planned ``ranges``. Raises as ``Movable``."""
+        """What it has lost in this way of an aborted epoch's planned ``ranges``. Raises as ``Movable``."""
         ...
 
 

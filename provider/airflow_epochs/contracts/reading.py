@@ -39,7 +39,7 @@ class WithSchemas(Protocol):
         """The schemas that records may have, by their ids. Called once their ranges are planned. Changes nothing.
 
         Raises:
-            Refused: The registry denies the login, or does not have what it is asked for.
+            Refused: The registry denies access, or does not have what it is asked for.
             NotApplied: It does not answer.
         """
         ...

@@ -41,7 +41,7 @@ from airflow_epochs.model import (
 def require_own_place(sink: Sink, before: CompleteRecord | None, today: Collection[Sink], env: Environment) -> None:
     """Raise Corrupt if a sink has the table or topic in which another sink of ``today`` committed its last epoch.
 
-    It happens if two sinks have swapped their names: both markers are as expected, and each sink has the other's rows.
+    For example, two sinks have swapped their names: both markers are as expected, and each sink has the other's rows.
     The place of a sink that is gone from the DAG is free.
     """
     own = before.receipts.get(sink.name) if before else None

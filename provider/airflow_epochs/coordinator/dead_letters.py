@@ -1,4 +1,4 @@
-"""Which attempts have dead letters. In other attempts such a row aborts the epoch, and the vote says why."""
+"""Which attempts have dead letters. In others, a row that its sink cannot take aborts the epoch; the vote says why."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Promise:
         """The staged rows to commit: as the newest restaged record names them, else as the vote does.
 
         Raises:
-            Corrupt: A record names rows or a place that the vote of this attempt cannot have named.
+            Corrupt: A record names other rows than the vote, or a place that this attempt cannot have made.
         """
         again = self._on_record()
         if again:

@@ -13,7 +13,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import GROUP, from_spec, is_built_in, is_own, names_its_class
 
 _MISTAKES_IN_CODE = KeyError, AttributeError, SystemExit
-"""Errors that say: ``from_spec`` reads a key that ``spec`` does not write, or ends the process.
+"""Errors that say: ``from_spec`` reads what ``spec`` does not write, or ends the process.
 
 Other errors are about an argument.
 """
@@ -38,7 +38,7 @@ def readable_spec(sink: Sink, pipeline: Pipeline, *, is_new: bool = False) -> Js
         if unlike := _unlike_rebuilt(sink, spec, _rebuilt(sink, spec, pipeline)):
             if is_new:
                 raise unlike
-            log.warning("sink %s may not be made again from its record: %s", sink.name, unlike.what)
+            log.warning("sink %s may differ when it is made from its record: %s", sink.name, unlike.what)
     return spec
 
 

@@ -65,7 +65,7 @@ from airflow_epochs.staged.digest import needs_statistics, needs_variants_by_jso
 log = secrecy.logger(__name__)
 
 _ATTEMPTS_STOPPED = 2
-"""The newest attempts whose jobs are stopped: a job is stopped by its own attempt or by the next one that stages."""
+"""How many of the newest attempts: tasks stop jobs of their own attempt, and of the last one that staged before it."""
 
 PutTry = Callable[[TryRecord], object]
 
@@ -196,8 +196,8 @@ def _naming_todays_sinks(task: TaskTry, opened: OpenRecord, promised: Staged | N
             had = ", ".join(map(repr, sorted(opened.sinks)))
             error.what += f" The attempt was opened with the sinks {had}. The DAG has other sinks now."
             error.remedy = (
-                f"{to_return(today - {task.pipeline.dead_letters})} The DAG has these sinks now, and so will the next "
-                "attempt. If the transform does so already, do not change it. Then type `airflow epochs retry "
+                f"{to_return(today - {task.pipeline.dead_letters})} The DAG has these sinks now, and the next attempt "
+                "will have them. If the transform does so already, do not change it. Then type `airflow epochs retry "
                 f"{task.pipeline.name} --why …`, or let the next run take the same offsets."
             )
         raise
@@ -484,8 +484,9 @@ def _with_event_times(task: TaskTry, ranges: Ranges) -> Ranges:
 def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, spared: str | None = None) -> None:
     """Stop the Spark jobs that killed tries of the epoch may have left running, and forget their reports.
 
-    A failure is logged. Jobs of attempts before the last two were stopped in the tasks of the last two. If one runs on,
-    it ends by itself: no task reads what it writes, and a sweep deletes that.
+    A failure is logged. Jobs of attempts before the last two are not looked at: tasks of their own attempt, or of the
+    next one, have stopped them. If one runs on, it ends by itself: no task reads what it writes, and a sweep deletes
+    that.
 
     ``only``: stop just the tries that staged this sink and no other. ``spared``: the id of the attempt whose jobs a new
     try may go on with.

@@ -1,4 +1,4 @@
-"""Deletes records that nothing needs any more: of complete epochs that are older than the pipeline keeps."""
+"""Deletes records that nothing needs any more, of complete epochs that the pipeline no longer keeps."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Records:
         raise self._not_put(key, error) from error
 
     def _not_put(self, key: str, error: Exception | None) -> EpochError:
-        """The error for a record that may not be stored. ``error``: what the last put raised, if it raised."""
+        """The error for a record that is not known to be stored. ``error``: what the last put raised, if it raised."""
         why = told(error) if error else "it says that the key exists, and has no value for it"
         if disk := disk_says_no(error):
             return NotApplied(

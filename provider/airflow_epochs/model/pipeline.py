@@ -1,4 +1,4 @@
-"""The records of a pipeline besides its epochs: its owner, which records are believed, and operators' commands."""
+"""The records of a pipeline besides its epochs: its owner, which records are believed, and what operators did."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class Abort:
         opened = self._view(ledger).opened
         return [
             f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} of pipeline {self.pipeline} will be "
-            f"aborted ({self.txn_id}, opened by {opened.run}). No sink has shown any of its rows, or will show them.",
+            f"aborted ({self.txn_id}, opened by {opened.run}). No sink has shown, or will show, any of its rows.",
             "If that run is still at work, it goes on with a new attempt. To stop it, first mark the run as failed in "
             "Airflow.",
             "A Spark job that stages for this attempt may run to its end, in vain.",

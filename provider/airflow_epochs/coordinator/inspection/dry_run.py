@@ -48,7 +48,8 @@ class SinkResult:
         rows_then: How many rows the epoch published; None if it published no rows here.
         rows_now: How many rows were staged; None if no rows were.
         difference: The rows of only one side; None if the rows cannot be compared: ``note`` says why.
-        deleted_then, deleted_now: How many changes of a state table are deletions; None for other sinks.
+        deleted_then, deleted_now: How many changes of a state table are deletions. None for other sinks, or if the rows
+            were not compared.
         broken: Condition of an expectation -> how many rows break it.
         dead_letters: How many rows became dead letters.
         vote: What the sink would vote on these rows; None if it is no sink of the pipeline any more.
@@ -299,7 +300,7 @@ class _Comparison:
 
 
 class _Untold(Exception):
-    """The rows of one side cannot be listed. This error never leaves the module."""
+    """The rows of the two sides cannot be compared. This error never leaves the module."""
 
 
 def _require_all(expected: int | None, found: Tally, who_says: str) -> None:

@@ -208,7 +208,10 @@ def _race(at: BetweenEpochs, standing: OpenRecord, complete: CompleteRecord | No
 def _attempt(
     ledger: Ledger, at: BetweenEpochs, move: Move, command: Command, adoption: Adoption | None, restoration: Restoration
 ) -> OpenRecord:
-    """The attempt that holds the command. Fields that the command does not set are copied from the newest attempt."""
+    """The attempt that holds the command.
+
+    It copies the newest attempt, without what a run finds out: warnings, watermarks, versions of states, and backlog.
+    """
     number = at.attempt + 1
     return replace(
         at.newest,

@@ -112,7 +112,7 @@ def _leaves_out(source: Movable, topic: str) -> bool:
 
 
 def is_nothing(at: BetweenEpochs, move: Move, restoration: Restoration | None) -> bool:
-    """Whether the command changes nothing: reading goes on there anyway, and no more tables go back than were to."""
+    """Whether the command changes nothing: neither where reading goes on, nor which tables go back."""
     ordered = at.order.restores if at.order else {}
     return not move.moves and (restoration is None or restoration.points == ordered)
 

@@ -128,7 +128,7 @@ def _disagree(name: str, shows: LastEpochs, *, is_state: bool) -> Refused:
 
 def _has(last: LastEpoch | None, newest: int) -> str:
     if last is not None and is_fence(last):
-        return f"{in_words(last)}, which was waived, and has no row of it"
+        return f"{in_words(last)}, which was waived, and has no row of that epoch"
     since = last.marker.epoch + 1 if last else 1
     shown = in_words(last) if last else "no epoch of this pipeline"
     return f"{shown}, and lacks {described_epochs(since, newest)}"
