@@ -2237,8 +2237,8 @@ SQL_TABLE_UNUSABLE = SQL.code(
 SQL_UNIQUE_INDEX_MISSING = SQL.code(
     "EPOCHS-SQL-UNIQUE-INDEX-MISSING",
     Refused,
-    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has no such index, or a deferrable "
-    "constraint on these columns, by which PostgreSQL lets no upsert go.",
+    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has no such index, or has a "
+    "deferrable constraint on these columns, by which PostgreSQL lets no upsert go.",
     "Create a unique index on these columns, neither partial nor deferrable; drop a deferrable constraint on them "
     "first. Then clear the failed task.",
 )

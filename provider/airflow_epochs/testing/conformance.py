@@ -96,7 +96,10 @@ class SinkConformance:
     """Whether a commit calls ``env.reached``. At its first call another one overtakes it; at each call a try dies."""
 
     overtaken_within_s = 60.0
-    """How many seconds another commit has to overtake one. If the sink holds a lock meanwhile, a moment is enough."""
+    """How many seconds, at most, a commit waits at its first moment for another one to overtake it.
+
+    If the sink holds a lock meanwhile, a moment is enough.
+    """
 
     def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
         """What readers see after an epoch of ``ids`` if they saw ``before``: both, unless the sink replaces rows."""

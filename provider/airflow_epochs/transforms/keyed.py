@@ -102,8 +102,8 @@ def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[s
         _CHECKS.is_time("the state", state, TIMER)
     if (zone := rows.sparkSession.conf.get(_ZONE) or "").upper() not in _UTC:
         raise Refused(
-            f"stateful: the session's time zone is {zone}, not UTC. pandas would get local times, and when clocks are "
-            "set back one hour occurs twice. Nothing was written.",
+            f"stateful: the session's time zone is {zone}, not UTC. pandas would get local times, of which one hour "
+            "occurs twice when clocks are set back. Nothing was written.",
             code=codes.OPERATOR_ARGUMENT,
             remedy=f"Set {_ZONE} to UTC: in session_conf of SparkConnect, in conf of SparkSubmit, or on the server. "
             "Then clear the failed task.",
