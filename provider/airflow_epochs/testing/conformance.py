@@ -260,7 +260,7 @@ class SinkConformance:
     def _require_shown_once(
         self, subject: Subject, attempt: SinkAttempt, receipt: Receipt, shown: Sequence[Sequence[int]], died: str | None
     ) -> None:
-        """Check what readers see of the epochs ``shown``. The last one's commit ``died``, and was repeated."""
+        """Check what readers see of the epochs ``shown``. The last one's commit died at ``died``, and was repeated."""
         seen = (receipt.txn_id, receipt.rows, sorted(subject.visible()), _marker(subject))
         assert seen == (str(attempt.txn), len(shown[-1]), self.after(*shown), Marker.of(attempt.txn)), (
             f"a try died at {died}, and the next one must show each row once: one atomic step for rows and marker"

@@ -46,7 +46,7 @@ def stateful(
     """Call a function of yours for each key that has rows in this epoch, or a timer that is due.
 
     ``func(key, rows, state, watermark)`` gets a tuple, two pandas DataFrames and a time. ``state`` has one row, or no
-    row for a new key. It returns the rows to show and the new state, a DataFrame of one row; None deletes the state.
+    row for a new key. It returns the rows to show and the new state: a DataFrame of one row, or None to delete it.
 
     The function must be deterministic: Spark calls it again for every sink that gets a part of the result, and whenever
     a task is repeated. It costs one call of Python per key, and the rows of a key in one epoch must fit into the memory
