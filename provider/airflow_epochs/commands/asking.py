@@ -102,7 +102,7 @@ def tell_of_nothing(conn_ids: Iterable[str]) -> None:
 def end_with(failed: Mapping[str, EpochError], nothing: Refused | None = None) -> None:
     """End the command with exit code 1, and say which ledgers could not be read; do nothing if all could be.
 
-    ``nothing``: a sentence that the other ledgers have nothing to print, if so.
+    ``nothing``: the error that the other ledgers have nothing to print; None if they have.
     """
     if not failed:
         return

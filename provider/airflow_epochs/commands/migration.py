@@ -184,7 +184,10 @@ def _planned(checkpoint: StreamCheckpoint, *, known: bool) -> list[str]:
 
 
 def _unseen(*, known: bool) -> Iterator[str]:
-    """Warnings of what folder and table do not say, by which rows may be there twice or be missing."""
+    """Warnings about what folder and table do not show: rows may come twice, or be missing.
+
+    ``known``: whether a table shows if the folder is an older copy.
+    """
     yield "  The command cannot see these; look yourself before you say yes:"
     if not known:
         yield "    if the folder is an older copy, rows of the batches since then come twice;"

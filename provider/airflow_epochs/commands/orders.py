@@ -363,5 +363,5 @@ def environment() -> AirflowEnvironment:
 
 
 def wrong_options(remedy: str) -> Refused:
-    """The error for options that contradict each other, or that lack one more."""
+    """The error for options that contradict each other, or lack another one."""
     return Refused("The options of the command do not fit each other.", code=codes.COMMAND_OPTIONS, remedy=remedy)

@@ -32,9 +32,9 @@ class AnnouncesSinks(EpochOperator):
     _declared: tuple[list[Any], list[Any]] | None = None
 
     def prepare_for_execution(self) -> Self:
-        """Called by Airflow, which then asks if all inlets and outlets are active. It has none until it executes.
+        """Called by Airflow, which then asks if all inlets and outlets are active.
 
-        Airflow emits events for the outlets that the operator has at its end.
+        The operator has none until it executes. Airflow emits events for the outlets that it has at its end.
         """
         other = super().prepare_for_execution()
         if other._declared is None:

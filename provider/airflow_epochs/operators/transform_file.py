@@ -1,4 +1,4 @@
-"""Finds the user's transform on the worker. Reads files, and runs no code of them."""
+"""Finds the user's transform on the worker. Reads files, and does not run them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Caches:
         """Let the server forget the plans, the last one first, as it may be made of earlier ones.
 
         Raises:
-            Exception: The server cannot forget a plan, such as one whose file is gone. All others were sent to it.
+            Exception: The server cannot forget a plan, such as one whose file is gone. It was asked to forget all.
         """
         failed = None
         for plan in reversed([*self._plans]):

@@ -26,7 +26,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def end_submits_with(token: str) -> int:
-    """End only spark-submit itself, by ``token``: a driver in cluster mode may be on this host, and goes on."""
+    """As ``end_all_with``, but ends only spark-submit: a driver in cluster mode may be on this host, and goes on."""
     return _end(token, _submits)
 
 

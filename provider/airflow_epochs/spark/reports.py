@@ -39,7 +39,7 @@ def understood(kind: type[R], told: JsonDict, job: str, txn: TransactionId | Non
 
 
 def take(where: str, connection: Connection | None) -> JsonDict | None:
-    """Read and delete the report. If the driver's user owns it, it may stay."""
+    """``read`` the report, and delete it. If the driver's user owns it, it may stay."""
     report = read(where, connection)
     if report is not None:
         with tolerated("deleting a report of Spark's driver"):

@@ -138,7 +138,7 @@ class SubmitRunner:
         return cluster and _master(connection).startswith("yarn")
 
     def rejoin(self, session: JsonDict) -> JsonDict | None:
-        """The result of the application that was submitted under this session; None if YARN has no such application.
+        """The result of the application that was submitted under this session; None: no job is left to wait for.
 
         A submit of a killed try that is still under way on this host is ended first, so that it comes to nothing.
         """

@@ -93,7 +93,7 @@ class ResourceManager:
         self.addresses = tuple(addresses)
 
     def with_tag(self, tag: str) -> Application | None:
-        """The application with this tag; None if YARN does not know it, or no longer.
+        """The application with this tag; None if YARN does not know it, or not any more.
 
         If there are several, the one that runs or has succeeded.
 

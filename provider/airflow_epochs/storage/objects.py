@@ -130,7 +130,7 @@ class Objects:
         return True
 
     def require_bucket(self, missing: str) -> None:
-        """Raise FileNotFoundError if not only this path is missing. The answer to ``exists`` does not tell."""
+        """Raise FileNotFoundError if the bucket is missing, not only this path. ``exists`` does not tell them apart."""
         import obstore
 
         try:

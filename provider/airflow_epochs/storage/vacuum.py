@@ -29,7 +29,7 @@ def tables_around(place: str, options: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 def _parents(place: str) -> Iterator[str]:
-    """The folders around a place, the nearest first. Empty for a path with ``..``: only its real path tells."""
+    """The folders around a place, the nearest first. Empty for a local path with ``..``: only its real path tells."""
     begin, path = "", place
     if "://" in place:
         parts = urlsplit(place)

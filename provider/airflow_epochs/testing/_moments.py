@@ -32,7 +32,7 @@ class _Through:
 
 @dataclass
 class HeldUp(_Through, Generic[T]):
-    """An environment that holds a commit up at its first named moment until another one ends, or for ``within_s``."""
+    """An environment that holds a commit up at its first named moment until another ends: at most ``within_s`` s."""
 
     other: Callable[[], Future[T]]
     within_s: float
@@ -46,7 +46,10 @@ class HeldUp(_Through, Generic[T]):
 
 @dataclass
 class Dying(_Through):
-    """An environment in which the process dies at named moment ``at``, from 0; None: it lives. ``named``: a count."""
+    """An environment in which the process dies at the named moment ``at``, from 0; None: it does not die.
+
+    ``named``: how many moments were named so far.
+    """
 
     at: int | None = None
     named: int = 0

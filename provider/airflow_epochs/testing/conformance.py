@@ -96,7 +96,10 @@ class SinkConformance:
     """Whether a commit calls ``env.reached``. At its first call another one overtakes it; at each call a try dies."""
 
     overtaken_within_s = 60.0
-    """How many seconds another commit has to overtake one. If the sink holds a lock meanwhile, a moment is enough."""
+    """How many seconds, at most, a commit waits at its first moment for another one to overtake it.
+
+    If the sink holds a lock meanwhile, a moment is enough.
+    """
 
     def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
         """What readers see after an epoch of ``ids`` if they saw ``before``: both, unless the sink replaces rows."""
@@ -257,7 +260,7 @@ class SinkConformance:
     def _require_shown_once(
         self, subject: Subject, attempt: SinkAttempt, receipt: Receipt, shown: Sequence[Sequence[int]], died: str | None
     ) -> None:
-        """Check what readers see of the epochs ``shown``. The last one's commit ``died``, and was repeated."""
+        """Check what readers see of the epochs ``shown``. The last one's commit died at ``died``, and was repeated."""
         seen = (receipt.txn_id, receipt.rows, sorted(subject.visible()), _marker(subject))
         assert seen == (str(attempt.txn), len(shown[-1]), self.after(*shown), Marker.of(attempt.txn)), (
             f"a try died at {died}, and the next one must show each row once: one atomic step for rows and marker"

@@ -32,7 +32,7 @@ FORMS = 4
 SHARE = 0.02
 """No form is looked for in fewer of a batch's records."""
 RUNS = 16
-"""So many runs of values are copied one by one: a filter takes longer, since it looks at each value."""
+"""Up to this many runs of values are copied run by run: a filter takes longer, since it looks at each value."""
 BRACKETS_MAX = 200
 """Records with more brackets are left to ``from_json``: Jackson limits the depth, and pyarrow's own stack is the limit
 there."""

@@ -46,7 +46,7 @@ def stateful(
     """Call a function of yours for each key that has rows in this epoch, or a timer that is due.
 
     ``func(key, rows, state, watermark)`` gets a tuple, two pandas DataFrames and a time. ``state`` has one row, or no
-    row for a new key. It returns the rows to show and the new state, a DataFrame of one row; None deletes the state.
+    row for a new key. It returns the rows to show and the new state: a DataFrame of one row, or None to delete it.
 
     The function must be deterministic: Spark calls it again for every sink that gets a part of the result, and whenever
     a task is repeated. It costs one call of Python per key, and the rows of a key in one epoch must fit into the memory
@@ -102,8 +102,8 @@ def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[s
         _CHECKS.is_time("the state", state, TIMER)
     if (zone := rows.sparkSession.conf.get(_ZONE) or "").upper() not in _UTC:
         raise Refused(
-            f"stateful: the session's time zone is {zone}, not UTC. pandas would get local times, and when clocks are "
-            "set back one hour occurs twice. Nothing was written.",
+            f"stateful: the session's time zone is {zone}, not UTC. pandas would get local times, of which one hour "
+            "occurs twice when clocks are set back. Nothing was written.",
             code=codes.OPERATOR_ARGUMENT,
             remedy=f"Set {_ZONE} to UTC: in session_conf of SparkConnect, in conf of SparkSubmit, or on the server. "
             "Then clear the failed task.",

@@ -40,7 +40,7 @@ class Parsed:
 def kept_of(
     checks: Checks, batch: DataFrame, columns: Sequence[str | Column], taken: Iterable[str], why: str
 ) -> DataFrame:
-    """The columns of the batch that are kept. Refuses names that are missing, there twice, or ``taken``."""
+    """The columns of the batch that are kept. Refuses names that are missing, there twice, or ``taken`` (``why``)."""
     if isinstance(columns, str):  # it would be taken for a list of letters
         raise checks.argument("columns", columns, f"a list of columns, like columns=[{columns!r}]")
     there = {name.lower() for name in batch.columns}

@@ -111,7 +111,7 @@ class _Hop:
         return F.timestamp_micros(plus(self.newest_start(time), self.size))
 
     def times(self, time: str) -> list[str | Column]:
-        """The earliest and the latest times among a row's time, its windows and their expiry."""
+        """A row's time, the start of its oldest window, and the expiry of its newest."""
         from pyspark.sql import functions as F
 
         ends = [self.oldest_start(time), plus(self.newest_start(time), self.size + self.lateness)]
@@ -189,7 +189,7 @@ def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Wate
 def _still_counts(state: DataFrame, marks: WatermarkPair, lateness: int) -> Column:
     """Whether a window of the state still counts rows.
 
-    Its own ``expires`` decides, since lateness and size may have changed; but it is NULL if the column is newer.
+    Its own ``expires`` decides, since lateness and size may have changed; it is NULL in windows older than the column.
     """
     from pyspark.sql import functions as F
 

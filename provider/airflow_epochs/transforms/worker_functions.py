@@ -27,7 +27,7 @@ def require(operator: str, libraries: Mapping[str, str]) -> None:
 
 
 def missing(session: SparkSession, libraries: Iterable[str]) -> str | None:
-    """The library that this Python, or a Python of Spark's workers, lacks. Runs a job of one task."""
+    """Which Python lacks a library, as a clause: this one, or the workers' one; None if neither does. Runs a job."""
     from pyspark.sql import functions as F
 
     error_of = _importing(libraries)

@@ -28,7 +28,7 @@ log = secrecy.logger(__name__)
 
 AGAIN_S = 60.0
 LOOK_S = 1.0
-"""The pause between two looks at the ledger, while enough records seem to wait."""
+"""How many seconds old a look at the ledger may be, while enough records seem to wait."""
 
 
 def records_waiting(

@@ -9,7 +9,7 @@ from airflow_epochs.contracts import TABLE_ID, Move, Position
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends
 
 DIGEST = "digest"
-"""A key of the source's state, beside ``TABLE_ID``: the digest of the last version's log entry that was read."""
+"""A key of the source's state, beside ``TABLE_ID``: the digest of the log entry of the last version that was read."""
 WHOLE = "whole"
 """A key of the state of a position at version 0: whether the next epoch reads the whole table despite ``starting``."""
 

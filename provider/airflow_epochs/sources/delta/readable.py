@@ -138,7 +138,7 @@ def _flaw_of_a_later_one(
 def _before_lost_files(
     table: TableLocation, versions: list[Version], flaw: Unreadable | None, feed: bool
 ) -> tuple[list[Version], Unreadable | None]:
-    """The versions that have all their files, up to the first one that lacks a file; and the flaw of that one."""
+    """The versions before the first one that lacks a file, and its flaw; both as given if no version lacks a file."""
     needed = {version.number: version.files_read(feed=feed) for version in versions}
     missing = table.files.missing(dict.fromkeys(path for paths in needed.values() for path in paths))
     for index, version in enumerate(versions):

@@ -42,7 +42,7 @@ POLL_S = 0.5
 SEARCHED_MAX = 1_000
 """How many versions to try, to suggest one in place of ``starting``: each may take a request to the store."""
 _FOR_MANY_VERSIONS = (codes.CHANGE_FEED_OFF, codes.COLUMNS_CHANGED)
-"""Flaws that mostly last until the table's metadata change. So not every version is tried: each means an open table."""
+"""Flaws that mostly last until the table's metadata change. So not every version is tried: each try opens the table."""
 _BYTES_PER_ROW = 100
 """The bytes that a row takes in a file without statistics: an estimate."""
 
@@ -309,7 +309,7 @@ class DeltaReader:
         return moves.moved(position, self.config.table, now.id, to, now.newest)
 
     def _first_readable(self, now: TableNow, start: int, until: int) -> int:
-        """The first version from ``start`` on that can be read; if no version before ``until`` can, a later number."""
+        """The first version from ``start`` on that can be read; ``until`` or a later number if none before it can."""
         to = start
         while 0 < to < until and (flaw := self._readable(now, to, to + 1)[1]):
             to = self._next_to_try(now, to, flaw.error, until)

@@ -68,7 +68,7 @@ def _oldest_with_its_rows(files: Files, version: int) -> int:
 
 
 def _same_files(files: Files, oldest: int, number: int) -> int | None:
-    """The newest version before ``number``, from ``oldest`` on, that has the same files; None if no version has."""
+    """The newest version before ``number``, from ``oldest`` on, that has the same files; None if none is found."""
     changes = _Changes()
     walked = range(number, max(oldest, number - LOOKED_AT_MAX), -1)
     for version, entry in zip(walked, entries(files, walked), strict=True):

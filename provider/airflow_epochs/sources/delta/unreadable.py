@@ -66,7 +66,7 @@ def leads_back(table: str, number: int, to: int | None) -> Unreadable:
 
 
 def other_columns(table: str, number: int, why: str) -> Unreadable:
-    """The error for a version whose changes Spark does not read together with others; ``why`` names the column."""
+    """The error for a version whose changes Spark does not read together with others; ``why`` says what changed."""
     error = Corrupt(
         _cannot(table, number, why),
         code=codes.COLUMNS_CHANGED,

@@ -33,7 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
 AVAILABLE, DATA_INTERVAL = "available", "data_interval"
 READ, REFUSE = "read", "refuse"
 SIZES = ("max_records", "max_bytes", "min_records", "max_delay", "target_duration")
-"""Options that limit the size of an epoch. They exclude ``bounds="data_interval"``, where the interval decides."""
+"""Options that decide the size of an epoch. They exclude ``bounds="data_interval"``, where the interval decides."""
 
 # In lower case: Spark ignores the case of option names. A user may not set these, since the ranges and the guarantee
 # depend on them.

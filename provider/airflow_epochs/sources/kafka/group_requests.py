@@ -15,7 +15,8 @@ _NOT_A_CLASSIC_GROUP = "Dead"
 """The state that brokers report for a group that does not exist, or has another protocol (KIP-848, KIP-1071)."""
 _AT_REST = ("Empty", "Dead", "")
 _STABLE_VERSIONS = (2, 7)
-"""Versions of the request for offsets. Only 7 (Kafka 2.5) and later can wait for transactions. All brokers take 7."""
+"""The lowest and the highest version of the request for offsets. 7 (Kafka 2.5) is the first that can wait for
+transactions. New brokers still take it."""
 
 
 def members(admin: KafkaAdminClient, group: str) -> list[str]:

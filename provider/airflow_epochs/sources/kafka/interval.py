@@ -185,7 +185,7 @@ class ConsecutiveEpochs(NamedTuple):
 
 
 def rows(past: Iterable[CompleteRecord]) -> Iterator[ConsecutiveEpochs]:
-    """Each ``Row`` among the newest epochs, newest first, as far as they have read the topics of today."""
+    """The ``ConsecutiveEpochs`` among the newest epochs, newest first, that have read the topics of today."""
     last, is_newest = None, True
     for record in islice(past, LOOKED_AT_MAX):
         last = last or record
@@ -259,7 +259,7 @@ def before_interval(ranges: Ranges, starts: TimeIndex) -> int:
 
 
 def is_behind(ranges: Ranges, starts: TimeIndex) -> bool:
-    """Whether all records of the interval lie before the ranges, which are empty. Then its time was not read before."""
+    """Whether all records of the interval lie before the ranges, which are empty."""
     flat = [(r, starts.get((topic, r.partition))) for topic, of in ranges.items() for r in of]
     return all(r.start == r.end for r, _ in flat) and any(at is not None and at < r.start for r, at in flat)
 

@@ -151,7 +151,7 @@ def _of_interval(
     if gone := interval.cut_off(ranges, cluster, new):
         why += f"; retention may have deleted older ones of {', '.join(gone)}"
     if stuck := _stuck(brokers, full, ranges, past.clock()):
-        log.warning("the pipeline cannot read on: %s", stuck)
+        log.warning("some partitions cannot be read on: %s", stuck)
         why += f"; {stuck}"
     began = interval.began_of(position.state) if position else None
     state = {interval.KEY: interval.recorded(at, covered, began)}

@@ -135,7 +135,7 @@ def _places(gaps: Iterable[Gap]) -> set[Partition]:
 
 
 def _spans(ranges: Ranges, but: Container[Partition]) -> dict[Partition, OffsetRange]:
-    """The ranges that are not empty."""
+    """The ranges that are not empty, without the partitions in ``but``."""
     of = {(topic, r.partition): r for topic in ranges for r in ranges[topic]}
     return {at: r for at, r in of.items() if r.end > r.start and at not in but}
 
@@ -189,7 +189,7 @@ def replaced(
 def truncated(ranges: Ranges, state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]) -> list[Gap]:
     """What truncations have removed of planned ranges, where topic and partition are still the same ones.
 
-    By what raises in ``require_readable`` and ``require_same_records``. ``batches``: those before the ranges' ends.
+    Checks as ``require_readable`` and ``require_same_records`` do. ``batches``: the batches before the ranges' ends.
     """
     spans = _spans(ranges, _places(_gone(ranges, state, cluster)))
     cuts = _cuts(spans, state, cluster)

@@ -59,7 +59,7 @@ def past_losses(
 
 
 def cut_off(ranges: Ranges, state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]) -> Ranges:
-    """As ``loss.truncated``."""
+    """The gaps of ``loss.truncated``, as ranges."""
     gaps = truncated(ranges, state, cluster, batches)
     return _as_ranges({(gap.topic, gap.partition): (gap.start, gap.end or gap.start) for gap in sorted(gaps)})
 

@@ -97,7 +97,7 @@ class KafkaReader:
             Corrupt: Records that this pipeline has not read yet are gone.
             Refused: A topic or a starting offset does not exist, or the brokers refuse the login or the right.
             NotApplied: The brokers did not answer in time.
-            NoNewData: There are fewer records than ``min_records``, and no record has waited for ``max_delay``.
+            NoNewData: There are records, but fewer than ``min_records``, and none has waited for ``max_delay``.
             NotYet: With ``defers``, in place of waiting for data, or for the end of the interval and its grace.
         """
         config = self.config

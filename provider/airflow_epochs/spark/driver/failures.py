@@ -36,7 +36,8 @@ _EQUAL_KEYS = "[DUPLICATED_MAP_KEY]"
 _OTHER_ARROW = re.compile(
     r"\[UNSUPPORTED_ARROWTYPE\]|\[UNSUPPORTED_CALL[.\w]*\] [^\n]*ArrowColumnVector\$ArrowVectorAccessor"
 )
-"""Errors after a Python function made Arrow data of another type than it declares: Spark reads only such data so."""
+"""Errors after a Python function made Arrow data of another type than it declares. Only such data reach these readers
+of Spark's."""
 _NULL_IN_ARROW = "IllegalStateException: Value at index is null"
 """``mapInArrow`` or ``mapInPandas`` returned NULL in a column that it declares NOT NULL."""
 _BROKEN_RULE = re.compile(

@@ -55,8 +55,8 @@ class Counts:
 
     Attributes:
         letters: How many of its rows are dead letters.
-        broken: Condition of an expectation -> how many of the dead letters break it. A row counts once, for its first
-            flaw: the conditions after that may not even be computable.
+        broken: Condition of an expectation -> how many rows are dead letters because they break it. A row counts once,
+            for its first flaw: the conditions after that may not even be computable.
     """
 
     letters: int
@@ -71,7 +71,7 @@ class Judged:
         rows: The rows that it takes.
         bad: Its dead letters, without their records.
         flawed: All its rows, with their flaws.
-        conditions: The conditions of the expectations whose broken rows become dead letters.
+        conditions: The conditions of the expectations that make dead letters of rows which break them.
         observation: Counts ``flawed``.
     """
 

@@ -6,8 +6,8 @@ times. A second hash would take as long again, which is a tenth of the time of a
 which values are NULL, how long an array or map is, and the sign of a zero, so the digest hashes these beside the
 values. The order of a map's entries does not count.
 
-A variant counts with its JSON and its type: a date and a text may have equal JSON. For an array in it whose elements
-have different types, the digest does not tell which element has which type.
+A variant counts with its JSON and its type: a date and a text may have equal JSON. If the elements of an array in it
+have different types, the digest tells that they do, but not which element has which type.
 
 The expressions are SQL, because a Column of Spark's classic API costs milliseconds, and a wide row needs hundreds.
 """

@@ -32,7 +32,7 @@ def batch(spark: SparkSession, plan: Reading, secrets: dict[str, str]) -> DataFr
 
 
 def tasks(plan: Reading) -> int:
-    """About how many tasks of Spark's read the batch. 1 for a table: how Spark packs its files is not known."""
+    """About how many tasks of Spark's read the batch, at least 1. 1 for a table, since Spark's packing is not known."""
     return 1 if plan.table else kafka_read.tasks(plan.read)
 
 

@@ -26,7 +26,7 @@ def misfit(df: DataFrame, how: How) -> str | None:
 
 
 def missing(how: How, columns: Sequence[str]) -> str:
-    """The columns that ``keys`` and ``sequence_by`` name and ``columns`` lacks."""
+    """The columns that ``keys`` and ``sequence_by`` name and ``columns`` lacks; empty if it has all."""
     given = {name.lower() for name in columns}
     named = {"keys": how.keys, "sequence_by": (how.sequence_by,) if how.sequence_by else ()}
     wanted = [(option, name) for option, names in named.items() for name in names]

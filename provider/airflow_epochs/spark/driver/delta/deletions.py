@@ -150,7 +150,7 @@ def _types(rows: DataFrame) -> dict[str, DataType]:
 
 
 def without_older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
-    """The ``newest`` rows without those that are older than a deletion of their key on one of the ``notes``."""
+    """The ``newest`` rows without those that are older than a deletion of their key in the ``notes``."""
     from pyspark.sql import functions as F
 
     is_newer = column(_columns(how)[-1]) >= F.col(DELETED_AT)
@@ -158,7 +158,7 @@ def without_older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> Da
 
 
 def older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
-    """The keys of those ``newest`` rows that are older than a deletion of their key that one of the ``notes`` tells.
+    """The keys of those ``newest`` rows that are older than a deletion of their key in the ``notes``.
 
     Each comes with the sequence of its newest deletion as ``DELETED_AT``.
     """
@@ -169,7 +169,7 @@ def older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
 
 
 def _with_deletions(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
-    """The rows, with the greatest sequence of a deletion of their key as ``DELETED_AT``; NULL: never deleted."""
+    """The rows, with the greatest sequence of a deletion of their key as ``DELETED_AT``; NULL if none is noted."""
     from pyspark.sql import functions as F
 
     *_, sequence = _columns(how)
@@ -184,7 +184,7 @@ def _with_deletions(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> 
 def delta_thin_notes(spark: SparkSession, plan: ThinNotesPlan) -> ThinnedNotes:
     """Thin out the notes at ``places``: for each key only the newest note counts, and the others are removed.
 
-    Safe beside a commit, which only adds notes: a note is removed only if one about its key that is as new stays.
+    Safe beside a commit, which only adds notes: a note is removed only if one as new, or newer, stays for its key.
     """
     session.write_for_every_reader(spark)
     spark.conf.set(_LISTING, "8")  # VACUUM starts as many tasks; by default 10,000

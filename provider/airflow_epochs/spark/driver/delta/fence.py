@@ -21,7 +21,10 @@ _COUNTED = "Providing values for GENERATED ALWAYS AS IDENTITY column"
 
 
 def delta_fence(spark: SparkSession, plan: FencePlan) -> SeenTable:
-    """Commit no rows under the plan's name if the marker is one of ``over``. Returns table and marker afterwards."""
+    """Make a commit without rows under the plan's name if the marker is one of ``over``.
+
+    Returns the table and the marker afterwards.
+    """
     before = seen(spark, plan.target, plan.app)
     if before.about.table is None or not _is_one_of(before.marker, plan.over):
         return before

@@ -105,7 +105,9 @@ def _counted(rows: DataFrame, columns: list[str]) -> DataFrame:
 
 
 def require_apart(rows: DataFrame, schema: JsonDict, how: How, table: JsonDict) -> None:
-    """Require that keys which differ in the rows' ``schema`` differ in the table's types, too. Each comes once.
+    """Require that keys which differ in the rows' ``schema`` differ in the table's types, too.
+
+    Each key comes once in the rows.
 
     The vote refuses types that could make one key of two, and then this costs nothing. But an earlier version may have
     decided the epoch, or somebody may have given the table other columns since. Clauses that insert nothing bring no

@@ -10,7 +10,7 @@ from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import JsonDict
 
 EPOCH = "__epoch"
-"""The column of a state table for the epoch that wrote the row. Beside it and the state there is only DELETED."""
+"""The column of a state table for the epoch that wrote the row. The only other one besides the state is DELETED."""
 
 # -- stage -------------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,10 @@ class DescribedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """What Spark knows of a table. ``table`` is None if there is no Delta table; ``format``: the other one's format."""
+    """What Spark knows of a table.
+
+    ``table``: None if it does not exist, or is not a Delta table. ``format``: its format, if that is not Delta.
+    """
 
     table: DescribedTable | None = None
     format: str | None = None

@@ -39,7 +39,7 @@ def rows(spark: SparkSession, place: str) -> DataFrame:
 def table(spark: SparkSession, place: str) -> DataFrame:
     """The rows that were staged at ``place``, read by Delta's reader.
 
-    Delta copies the source of a MERGE first, unless it is a Delta table: it might change meanwhile.
+    For the source of a MERGE. Delta copies a source that is not a Delta table first, since it might change meanwhile.
     """
     return spark.read.format("delta").load(for_spark(place))
 

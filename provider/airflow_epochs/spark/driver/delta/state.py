@@ -74,7 +74,7 @@ def _frame(spark: SparkSession, name: str, read: StateRead, operators: closing.O
 
 
 def closed(reads: Mapping[str, StateRead], states: Mapping[str, DataFrame]) -> dict[str, StateRead]:
-    """``reads`` with notes how far the transform, which got ``states``, has closed each state."""
+    """``reads``, each with how far the transform, which got ``states``, has closed the state."""
     known = {name: told.now for name, state in states.items() if (told := closing.of(state))}
     return {name: replace(read, closed_now=known.get(name, ())) for name, read in reads.items()}
 
@@ -170,7 +170,7 @@ def stage_sink(
 
 
 def _noted(plan: StateStaging, closed: closing.Marks) -> StateStaging:
-    """The plan with a note how far the operator has closed the state. Rows that it has not closed do not expire."""
+    """The plan with a note of how far the operator has closed the state. Rows that it has not closed do not expire."""
     if not closed:
         return plan
     expired_to, note = closing.least(plan.expired_to, *closed), json.loads(plan.user_metadata)
