@@ -167,7 +167,7 @@ def test_the_command_prints_a_table_samples_and_the_reasons_of_the_vote(
     typed()
     told = capsys.readouterr().out
     assert re.search(rf"orders +\| {rows} +\| {rows} +\| - +\| - +\| 0 +\| VOTE_COMMIT", told)
-    assert "orders: The rows that one commit added to" in told
+    assert "orders: The rows of one commit to" in told
     assert "files of its commit are gone" in told
     assert "GLOBAL_ABORT. Nothing was published." in told
     assert f"EPOCHS-VOTED-AGAINST: {rows} rows are too few" in told

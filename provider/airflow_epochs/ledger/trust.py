@@ -126,7 +126,7 @@ class Trust:
             self._require_beginning(key)
             return record
         if signature is None and getattr(record, "format", FORMAT_UNSIGNED) == FORMAT:
-            raise NotBelieved("it has the format of signed records, but no signature")
+            raise NotBelieved("it has the format of signed records, but it has no signature")
         if signature and not self.keys:
             raise KeyMissing
         if self.keys and not self._is_exempt(key, value, record, signature):
