@@ -98,7 +98,7 @@ class _Server(ThreadingHTTPServer):
 def gate(folder: Path, upstream: str, *, entry: str | None = None, needs_certificate: bool = False) -> Iterator[Gate]:
     """A gate that answers. ``entry``: the header ``Authorization`` that opens it, if it wants one."""
     door = Gate(folder, upstream, entry=entry, needs_certificate=needs_certificate)
-    thread = Thread(target=door.server.serve_forever)
+    thread = Thread(target=door.server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield door

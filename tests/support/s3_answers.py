@@ -35,7 +35,7 @@ def answering_s3() -> Iterator[AnsweringS3]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         found = AnsweringS3(f"http://127.0.0.1:{server.server_port}")
         vars(server)["s3"] = found
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield found
         server.shutdown()
 

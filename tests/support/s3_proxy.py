@@ -62,7 +62,7 @@ class S3Proxy:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.thread = Thread(target=self.server.serve_forever, daemon=True)
+        self.thread = Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
 
     def answer(self, command: str, path: str, ask: Ask) -> Answer:
         """What the client gets; ``ask`` asks S3."""

@@ -49,7 +49,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     kept = type("Kept", (Bucket,), {"objects": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), kept) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield {
             "aws_endpoint": f"http://127.0.0.1:{server.server_port}",
             "allow_http": "true",

@@ -214,7 +214,7 @@ class Listing(Bucket):
 def bucket() -> Iterator[type[Listing]]:
     kept: type[Listing] = type("Kept", (Listing,), {"objects": {}, "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), kept) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         kept.port = server.server_port
         yield kept
         server.shutdown()

@@ -6,6 +6,7 @@ S3, GCS and Azure (``If-None-Match: *`` or its like); and obstore's memory store
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -167,6 +168,16 @@ class BlobStore:
         self._blobs.remove(key)
 
 
+class NotMounted(OSError):
+    """Another folder, or none, is where this process has read records: the disk may have lost its mount.
+
+    A record in that folder would be gone when the disk is back.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"the folder {folder} is not the one that was there before")
+
+
 class LocalStore(BlobStore):
     """Files on a local disk, durable when a call returns."""
 
@@ -178,6 +189,13 @@ class LocalStore(BlobStore):
             )
         super().__init__(Disk(root), str(root))
         self._folder = root
+        self._identity: tuple[int, int] | None = None
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        """As ``Store.put_if_absent``. Raises NotMounted before it writes anything."""
+        if self._identity and self._identity_now() != self._identity:
+            raise NotMounted(self._folder)
+        return super().put_if_absent(key, value)
 
     def get(self, key: str) -> bytes | None:
         """As ``Store.get``."""
@@ -185,7 +203,16 @@ class LocalStore(BlobStore):
         if value is not None:
             # The writer may have died between link and fsync, and what the caller acts on must survive a power cut.
             fsync.fsync((self._folder / key).parent)
+            self._identity = self._identity or self._identity_now()
         return value
+
+    def _identity_now(self) -> tuple[int, int] | None:
+        """The device and inode of the root; None if there is no such folder."""
+        try:
+            found = os.stat(self._folder)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def list(self, prefix: str) -> list[str]:
         """As ``Store.list``; without the temporary files of writers, whose names begin with a dot."""

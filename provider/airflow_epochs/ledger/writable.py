@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.ledger.store import Store
+from airflow_epochs.ledger.store import NotMounted, Store
 from airflow_epochs.storage import answers
 from airflow_epochs.storage.answers import told
 
@@ -31,7 +31,9 @@ _GOES_ON = "Then let Airflow retry, or clear the failed task: it goes on where i
 
 
 def remedy_of_store(error: Exception | None, store: Store) -> str | None:
-    """What to do about an answer of the ledger's object store; None: what the error's code says."""
+    """What to do about an answer of the ledger's store; None: what the error's code says."""
+    if isinstance(error, NotMounted):
+        return f"Mount the ledger's disk at its place again. {_GOES_ON}"
     conn_id = getattr(store, "conn_id", None)
     place = "`ledger_root` of the ledger's connection"
     return answers.remedy_of(error, conn_id, place, _GOES_ON)
