@@ -89,7 +89,7 @@ test-chaos: test-brokers
 	$(BIN)/python -m pytest -s -m chaos tests/chaos
 
 test-fast: venv
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --first-cases -m "not jvm and not proof and not long" tests/unit tests/protocol tests/conformance
+	$(BIN)/python -m pytest -n logical --dist worksteal --first-cases -m "not jvm and not proof and not long" tests/unit tests/protocol tests/conformance
 
 demo: venv check-java
 	$(PATHS) $(BIN)/python scripts/demo.py

@@ -249,6 +249,7 @@ def orders(world: MemoryWorld) -> MemorySink:
     return MemorySink(name="orders", world=world.name)
 
 
+@pytest.mark.proof
 def test_the_worked_example_shows_an_epoch_with_the_other_sinks_or_not_at_all(own: Any, shown: Path) -> None:
     world = MemoryWorld()
     coordinator = into(world, orders(world), own)
@@ -267,6 +268,7 @@ def test_the_worked_example_shows_an_epoch_with_the_other_sinks_or_not_at_all(ow
     assert list(shown.iterdir()) == [file]
 
 
+@pytest.mark.proof
 def test_a_lost_ledger_is_rebuilt_from_the_worked_example(own: Any, shown: Path) -> None:
     world = MemoryWorld()
     world.produce("orders", 0, ["a"])

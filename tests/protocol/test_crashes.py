@@ -21,6 +21,7 @@ RECOVERIES: dict[str, Recovery] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("recovery", RECOVERIES)
 def test_a_crash_at_any_moment_leaves_exactly_one_epoch(sinks: tuple[str, ...], recovery: str) -> None:
@@ -34,6 +35,7 @@ def test_a_crash_at_any_moment_leaves_exactly_one_epoch(sinks: tuple[str, ...], 
         scenario.check_every_row()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("recovery", RECOVERIES)
 def test_after_a_crash_at_any_moment_the_tasks_behind_are_told_of_every_complete_epoch(
@@ -81,6 +83,7 @@ def test_a_crash_during_the_recovery_from_a_crash_leaves_exactly_one_epoch(sinks
         assert again > 3, "the recovery has effects of its own"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("runs", [1, 2, 3])
 def test_runs_in_a_row_that_die_before_they_sweep_leave_no_place_behind(runs: int) -> None:
     scenario = Scenario(BOTH)

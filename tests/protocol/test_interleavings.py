@@ -266,6 +266,7 @@ def test_two_recoveries_of_an_undecided_epoch(model_of: MakeModel, lost_answers:
     model.explore(one, two, lost_answers=lost_answers)
 
 
+@pytest.mark.proof
 @ANSWERS_LOST
 def test_two_recoveries_of_an_aborted_epoch_that_was_not_cleaned_up(model_of: MakeModel, lost_answers: int) -> None:
     model = model_of("a")
@@ -275,12 +276,14 @@ def test_two_recoveries_of_an_aborted_epoch_that_was_not_cleaned_up(model_of: Ma
     model.explore(one, two, lost_answers=lost_answers)
 
 
+@pytest.mark.proof
 def test_the_end_of_an_epoch_and_its_cleared_run(model_of: MakeModel) -> None:
     model = model_of("a", "b")
     model.setup(*LEFT_BEHIND["in doubt, both sinks have receipts"])
     model.explore(model.actor("late", completing(1)), model.whole_run("again", 1), lost_answers=2)
 
 
+@pytest.mark.proof
 def test_a_recovery_and_the_commit_tasks_it_overtakes(model_of: MakeModel) -> None:
     model = model_of("a", "b")
     model.setup(opening(1), staging(1), voting(1))
@@ -297,6 +300,7 @@ def test_a_vote_and_the_recovery_that_presumes_abort(model_of: MakeModel, lost_a
     model.explore(voter, model.whole_run("two", 2), lost_answers=lost_answers)
 
 
+@pytest.mark.proof
 def test_a_vote_and_the_abort_of_the_same_run(model_of: MakeModel) -> None:
     model = model_of("a")
     report = model.setup(opening(1), staging(1))
@@ -304,6 +308,7 @@ def test_a_vote_and_the_abort_of_the_same_run(model_of: MakeModel) -> None:
     model.explore(voter, model.actor("aborter", aborting(1)), lost_answers=2)
 
 
+@pytest.mark.proof
 @ANSWERS_LOST
 def test_two_tries_of_stage_and_vote_of_one_run(model_of: MakeModel, lost_answers: int) -> None:
     model = model_of("a")

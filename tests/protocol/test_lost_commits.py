@@ -25,6 +25,7 @@ def losable(epochs_before: int) -> range:
     return range(first, seen.index("complete.put"))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("epochs_before", [0, 1])
 def test_a_commit_that_is_lost_at_any_moment_before_the_epoch_is_complete_is_done_again(epochs_before: int) -> None:
     instants = losable(epochs_before)
@@ -49,6 +50,7 @@ def lose_at(scenario: Scenario, at: int) -> None:
     observed_run(scenario, 1, observer)
 
 
+@pytest.mark.proof
 def test_a_run_that_rolls_forward_commits_again_what_was_lost() -> None:
     scenario = Scenario(BOTH)
     coordinator = in_doubt(scenario)
@@ -66,6 +68,7 @@ def test_a_run_that_rolls_forward_commits_again_what_was_lost() -> None:
     scenario.check_every_row()
 
 
+@pytest.mark.proof
 def test_what_was_lost_is_staged_again_if_its_rows_are_gone_too() -> None:
     scenario = Scenario(BOTH)
     coordinator = in_doubt(scenario)

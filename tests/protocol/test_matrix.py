@@ -32,6 +32,7 @@ def record(fault: str, row: int, outcomes: set[Outcome]) -> None:
         fired(fault, row, outcome)
 
 
+@pytest.mark.proof
 @ROW
 @WHO
 def test_a_process_is_killed_at_every_moment_of_the_row(row: int, who: int) -> None:
@@ -67,6 +68,7 @@ def test_a_recovery_is_killed_as_well_at_every_moment_of_the_row(row: int, who: 
     record("F1", 15, outcomes)
 
 
+@pytest.mark.proof
 @ROW
 @WHO
 def test_a_process_is_stopped_at_every_moment_of_the_row_and_wakes_after_another_one_has_finished(
@@ -111,6 +113,7 @@ LOST = {
 """The call of each row whose answer is lost. Nothing is written between them."""
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("row", [row for row in LOST if row != 13])
 def test_the_answer_to_a_record_is_lost_and_nobody_notices(row: int) -> None:
     world = Watched()
@@ -143,6 +146,7 @@ def test_the_answer_to_a_commit_is_lost_and_the_sink_is_asked(row: int, sink: st
     record("F6", row, {came_of(before, world.facts)})
 
 
+@pytest.mark.proof
 @ROW
 @WHO
 @pytest.mark.parametrize("fault", Fault)
@@ -186,6 +190,7 @@ def after_calls(store: FaultyStore, calls: int, fault: Fault, operation: str, ke
     return fault if len(store.calls) > calls else None
 
 
+@pytest.mark.proof
 @WHO
 def test_an_abort_is_killed_at_every_moment(who: int) -> None:
     outcomes = set[Outcome]()
@@ -203,6 +208,7 @@ def test_an_abort_is_killed_at_every_moment(who: int) -> None:
     record("F1", 14, outcomes)
 
 
+@pytest.mark.proof
 @WHO
 def test_an_abort_that_wakes_after_the_epoch_was_finished_changes_nothing(who: int) -> None:
     late = set[Outcome]()
@@ -228,6 +234,7 @@ def test_an_abort_that_wakes_after_the_epoch_was_finished_changes_nothing(who: i
     record("F7", 14, late)
 
 
+@pytest.mark.proof
 @pytest.mark.few(2)
 @WHO
 @pytest.mark.parametrize("fault", Fault)

@@ -79,6 +79,7 @@ def test_the_phases_of_staging_again_come_in_this_order() -> None:
     ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 def test_files_that_vanish_at_any_moment_after_the_decision_cost_no_epoch(sinks: tuple[str, ...]) -> None:
     seen = moments(sinks)
@@ -116,6 +117,7 @@ def test_only_the_sink_whose_files_are_gone_is_staged_again_and_its_receipt_name
     finished(scenario)
 
 
+@pytest.mark.proof
 @pytest.mark.few(3)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("gone_again", [False, True], ids=["files stay", "files vanish again"])
@@ -162,6 +164,7 @@ OTHERS: dict[str, Callable[[Scenario], object]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.few(4)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("keep_epochs", [1000, 0], ids=["kept", "pruned at once"])
@@ -345,6 +348,7 @@ def test_dead_letters_that_come_out_differently_may_be_of_another_version_of_the
     assert "undo the change that the message names" in caught.value.remedy
 
 
+@pytest.mark.proof
 def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the_promise() -> None:
     scenario = Coded()
     in_doubt(scenario)
@@ -531,6 +535,7 @@ def test_a_failing_spark_leaves_the_epoch_in_doubt_and_the_next_try_goes_on() ->
     finished(scenario)
 
 
+@pytest.mark.proof
 def test_staging_one_sink_again_does_not_stop_what_runs_for_another() -> None:
     scenario = Scenario(BOTH)
     in_doubt(scenario)

@@ -67,6 +67,7 @@ def decisions(scenario: Scenario) -> set[str]:
     return {key for key in scenario.world.store.values if "/epochs/" in key and ".try." not in key}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("later_epochs", [0, 1, 3])
 @pytest.mark.parametrize("task", TASKS)
 def test_no_task_decides_or_deletes_on_a_ledger_that_was_restored_from_any_older_copy(

@@ -47,6 +47,7 @@ def test_a_run_whose_epoch_another_run_has_taken_over_touches_nothing_of_it(task
     fired("F13", 4, "X")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("task", [*TASKS, "abort"])
 def test_an_attempt_that_one_sink_voted_against_is_shown_by_no_sink_whatever_task_is_cleared(task: str) -> None:
     scenario = Scenario(BOTH)
@@ -89,6 +90,7 @@ def test_every_try_of_staging_has_places_of_its_own_and_the_last_report_counts()
     scenario.check_every_row()
 
 
+@pytest.mark.proof
 def test_what_was_staged_for_an_aborted_attempt_is_not_voted_on_in_the_next() -> None:
     scenario = Scenario(BOTH)
     coordinator = scenario.coordinator()

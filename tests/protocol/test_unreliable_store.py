@@ -42,6 +42,7 @@ def test_a_lost_acknowledgement_of_any_record_goes_unnoticed() -> None:
         scenario.check_every_row()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("who", [1, 2], ids=["the same run", "another run"])
 def test_any_call_that_fails_once_is_made_good_by_the_next_run(fault: Fault, who: int) -> None:
@@ -54,6 +55,7 @@ def test_any_call_that_fails_once_is_made_good_by_the_next_run(fault: Fault, who
         scenario.check_every_row()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("who", [1, 2], ids=["the same run", "another run"])
 def test_a_store_that_goes_away_at_any_call_claims_nothing_and_the_epoch_is_shown_once_when_it_is_back(

@@ -73,6 +73,7 @@ class Met(Scenario):
         return number
 
 
+@pytest.mark.proof
 def test_without_waiting_three_runners_of_one_pipeline_abort_each_other_for_as_long_as_there_are_three() -> None:
     met = Met(wait_s=0)
     met.time.run(*(met.runner(name, stage_s=30, until_s=360) for name in ("one", "two", "three")))
@@ -81,6 +82,7 @@ def test_without_waiting_three_runners_of_one_pipeline_abort_each_other_for_as_l
     assert first is None or first.completed_at > (BEGIN + timedelta(seconds=360)).isoformat()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("stage_s", [1, 30, 55, 200, 700])
 def test_three_runners_of_one_pipeline_get_on_however_long_they_stage(stage_s: float) -> None:
     met = Met()

@@ -22,6 +22,7 @@ def state_of(scenario: Scenario) -> TABLES_AND_RECORDS:
     return dict(scenario.world.tables), {key: value for key, value in records.items() if ".try." not in key}
 
 
+@pytest.mark.proof
 @pytest.mark.few(3)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("keep_epochs", [1000, 0], ids=["kept", "pruned at once"])
@@ -98,6 +99,7 @@ def test_what_a_zombie_stages_epochs_later_is_cleared_away_when_its_epoch_is_pru
     scenario.check_every_row()
 
 
+@pytest.mark.proof
 def test_of_two_runs_that_open_at_once_one_gets_the_epoch_and_the_other_is_told_who() -> None:
     fenced = 0
     for at in range(moments(("orders",)).index("open.landed") + 1):

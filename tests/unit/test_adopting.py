@@ -72,6 +72,7 @@ def test_a_first_run_that_dies_at_any_moment_begins_where_the_other_reader_ended
         assert shown(scenario) == left(scenario)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("then", ["typed again", "a run"])
 def test_a_command_that_dies_at_any_moment_has_landed_or_has_changed_nothing(then: str) -> None:
     scenario = Scenario()

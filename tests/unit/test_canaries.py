@@ -31,6 +31,7 @@ def test_files_with_a_secret_are_found_but_those_that_keep_it(tmp_path: Path, mo
     ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("arguments", "environment", "told"),
     [

@@ -124,6 +124,7 @@ def test_a_wait_for_brokers_that_have_moved_goes_on_where_the_connection_leads_b
     assert reasons(trigger()) == ["enough"]
 
 
+@pytest.mark.proof
 def test_a_login_that_was_refused_and_then_corrected_is_used_without_another_event_of_trouble(connect: Connect) -> None:
     connect(HOME, **login("battery"))
     assert reasons(waiting(), lambda: connect(HOME, **login(Played.password)), 2) == ["trouble", "enough"]

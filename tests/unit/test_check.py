@@ -163,6 +163,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         file.unlink()
 
 
+@pytest.mark.proof
 def test_a_good_pipeline_is_in_order_in_every_part_and_nothing_is_changed(world: World) -> None:
     before = world.files()
     rows = world.rows()
@@ -236,6 +237,7 @@ def test_a_missing_ledger_connection_is_told_with_what_rests_on_it_and_green_onc
     world.require_green()
 
 
+@pytest.mark.proof
 def test_a_ledger_folder_that_is_missing_is_created_only_as_the_remedy_says(world: World) -> None:
     world.ledger_at("ledgre")
     failed = world.failed()
@@ -257,6 +259,7 @@ def test_a_ledger_that_cannot_be_written_is_found(world: World) -> None:
     world.require_green()
 
 
+@pytest.mark.proof
 def test_a_pipeline_of_another_dag_is_handed_over_by_the_command_that_the_check_names(world: World) -> None:
     world.patch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", "")
     world.connect("epochs_default", "epochs", extra={"ledger_root": str(world.folder / "ledger")})
@@ -318,6 +321,7 @@ def test_a_missing_connection_of_a_sink_is_told_of_that_sink_alone(world: World)
     assert world.not_checked() == {"sink out, marker", "sink out, ready", "sink out, write"}
 
 
+@pytest.mark.proof
 def test_an_input_that_is_not_there_is_found(world: World) -> None:
     (world.folder / "input").rename(world.folder / "elsewhere")
     failed = world.failed()
@@ -471,6 +475,7 @@ def test_input_that_is_gone_is_found_with_the_error_of_open(tmp_path: Path) -> N
     assert found(disk)["source, input"].error
 
 
+@pytest.mark.proof
 def test_code_that_must_be_acknowledged_is_found_until_the_command_is_typed(tmp_path: Path) -> None:
     disk = DiskWorld(tmp_path, code="a" * 64, on_code_change="stop")
     start(disk)
@@ -484,6 +489,7 @@ def test_code_that_must_be_acknowledged_is_found_until_the_command_is_typed(tmp_
 # -- places that can never be written ---------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("table", "says"),
     [("afile/lake/orders", "afile is not a folder"), ("/proc/nowhere/x", "/proc takes no new folders")],
@@ -504,6 +510,7 @@ def test_a_table_that_can_never_be_written_fails_until_its_path_is_correct(world
     assert world.files() == before
 
 
+@pytest.mark.proof
 def test_a_table_below_a_file_is_in_order_as_soon_as_the_file_is_moved_away(world: World) -> None:
     file = world.folder / "afile"
     file.touch()
@@ -514,6 +521,7 @@ def test_a_table_below_a_file_is_in_order_as_soon_as_the_file_is_moved_away(worl
     assert not file.exists()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("root", ["afile", "afile/ledger"], ids=["a file", "below a file"])
 def test_a_ledger_root_that_is_a_file_fails_as_it_would_in_a_run_until_it_is_a_folder(world: World, root: str) -> None:
     (world.folder / "afile").write_text("precious")
@@ -540,6 +548,7 @@ class Mine(DeltaSink):
 """
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("file", ["orders_dag", "sinks_of_mine"])
 def test_the_class_of_a_sink_is_found_in_the_dag_file_or_beside_it_and_not_by_a_misspelt_kind(
     world: World, file: str

@@ -544,6 +544,7 @@ def test_an_unknown_pipeline_or_connection_ends_with_what_to_do_and_exit_code_2(
     assert "AIRFLOW_CONN_NOWHERE" in remedy and "let Airflow retry" not in remedy and "clear" not in remedy
 
 
+@pytest.mark.proof
 def test_pipelines_lists_every_pipeline_of_every_connection_with_real_types(
     in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -677,6 +678,7 @@ def test_show_without_a_number_shows_the_newest_epoch_and_the_attempts_before_it
     assert [len(each["tries"]) for each in shown["attempts"]] == [1, 1]
 
 
+@pytest.mark.proof
 def test_abort_tells_what_it_aborts_and_the_next_run_takes_the_same_input(
     world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -770,6 +772,7 @@ def test_sign_lists_what_nobody_signed_and_lets_it_count(with_key: Path, capsys:
     assert not (with_key / "signing" / f"{3:010}.json").exists()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("rebuilt", [False, True])
 @pytest.mark.parametrize("password, required", [("the key that gets lost", False), ("", True)])
 def test_sign_lets_the_records_of_a_lost_key_count_or_those_from_before_all_had_to_be_signed(

@@ -287,6 +287,7 @@ def printed(world: DiskWorld, command: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.proof
 def test_the_command_of_the_error_lets_the_pipeline_go_on_and_both_lists_tell(tmp_path: Path) -> None:
     world = DiskWorld(tmp_path, code=OLD, on_code_change="stop")
     world.produce(4)

@@ -212,6 +212,7 @@ def test_a_repeated_stage_stops_the_sessions_of_earlier_tries_first() -> None:
     assert spark.stopped == [{"session": 1}]
 
 
+@pytest.mark.proof
 def test_an_epoch_that_keeps_failing_costs_a_run_no_more_with_every_attempt() -> None:
     def fails(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
         raise ValueError("no memory left")

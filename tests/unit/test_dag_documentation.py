@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
@@ -71,6 +72,7 @@ def test_the_tag_is_added_to_the_tags_of_the_user() -> None:
     assert dag("orders", "users", tags=["shop"]).tags == {"epochs", "shop"}
 
 
+@pytest.mark.proof
 def test_two_parses_make_the_same_version_of_the_dag_also_with_a_sink_that_has_no_text_of_its_own() -> None:
     class Own(DeltaSink):
         __repr__ = object.__repr__

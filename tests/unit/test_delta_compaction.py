@@ -107,6 +107,7 @@ def test_an_append_meanwhile_stays_beside_what_is_compacted(table_path: Path) ->
     assert DeltaTable(str(table_path)).version() == 5
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("meanwhile", "left"),
     [
@@ -528,6 +529,7 @@ def test_partitions_of_other_types_are_compacted(table_path: Path, kind: str) ->
     assert (done["files_removed"], done["files_added"]) == (4, 1)
 
 
+@pytest.mark.proof
 def test_what_is_kept_of_the_log_does_not_grow_with_statistics_and_number_of_files(
     table_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

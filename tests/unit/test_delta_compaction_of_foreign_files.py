@@ -97,6 +97,7 @@ def test_a_file_that_pyarrow_would_read_otherwise_is_left_alone(tmp_path: Path, 
     assert compacted(table) == right
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["ID", "Id", "i d"])
 def test_a_file_whose_columns_are_named_otherwise_is_left_alone(tmp_path: Path, name: str) -> None:
     table = tmp_path / "orders"
@@ -131,6 +132,7 @@ ORDERED: dict[str, tuple[pa.DataType, pa.DataType, Any]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("where", ORDERED)
 def test_fields_in_another_order_are_rewritten_by_their_names(tmp_path: Path, where: str) -> None:
     wanted, given, values = ORDERED[where]
@@ -251,6 +253,7 @@ def test_files_in_the_calendar_of_old_are_left_alone(tmp_path: Path) -> None:
     assert compacted(table) == newer
 
 
+@pytest.mark.proof
 def test_int96_is_an_instant_also_in_structs(tmp_path: Path) -> None:
     table = tmp_path / "orders"
     instant = pa.timestamp("us", "UTC")
@@ -267,6 +270,7 @@ def test_int96_is_an_instant_also_in_structs(tmp_path: Path) -> None:
     assert compacted(table) == set()
 
 
+@pytest.mark.proof
 def test_partition_columns_that_a_file_has_too_are_not_read(tmp_path: Path) -> None:
     """Some Sparks write them into files; the log's values count."""
     table = tmp_path / "orders"

@@ -87,6 +87,7 @@ def bereft(sink: DeltaSink, world: Environment, ready: tuple[SinkAttempt, Staged
     return ready[0]
 
 
+@pytest.mark.proof
 @pytest.mark.few(8)
 @pytest.mark.parametrize("phase", ["before", "after"])
 @pytest.mark.parametrize("log", [False, True], ids=["", "and the staging table's log"])
@@ -120,6 +121,7 @@ def test_the_next_epoch_follows_rows_that_were_put_back(
     assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4, 9]
 
 
+@pytest.mark.proof
 def test_of_two_that_put_rows_back_at_once_one_does(
     sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
@@ -132,6 +134,7 @@ def test_of_two_that_put_rows_back_at_once_one_does(
     assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4]
 
 
+@pytest.mark.proof
 def test_an_append_meanwhile_only_costs_a_round_and_an_overwrite_wins(
     sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
@@ -147,6 +150,7 @@ def test_an_append_meanwhile_only_costs_a_round_and_an_overwrite_wins(
     assert seen_by_duckdb(table) == [8]
 
 
+@pytest.mark.proof
 def test_rows_that_vanish_again_are_put_back_again(
     sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
@@ -211,6 +215,7 @@ def test_rows_deleted_by_a_deletion_vector_while_lost_ones_are_put_back_do_not_c
     assert len(log_of(table)) == entries + 1, "the DELETE"
 
 
+@pytest.mark.proof
 def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
     sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
@@ -231,6 +236,7 @@ def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("most", [0, 10], ids=["another file", "all files"])
 def test_rows_deleted_by_a_deletion_vector_do_not_come_back_in_the_place_of_lost_ones(
     sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged], most: int

@@ -12,6 +12,7 @@ from airflow_epochs.delta.table import TableLocation
 from tests.support.faults_world import SINKS, DiskWorld
 
 
+@pytest.mark.proof
 def test_complete_asks_a_table_once_for_its_marker_twice_before_it_deletes_a_place_and_once_for_the_upkeep(
     one_epoch: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_appends_of_other_writers_between_look_and_commit_are_no_conflict(
     assert ids_in(table) == [0, 1, 2, 8]
 
 
+@pytest.mark.proof
 def test_a_commit_that_others_forestall_reads_the_staged_files_only_once(
     sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -314,6 +314,7 @@ class Counted(LocalFiles):
         return super().read(path)
 
 
+@pytest.mark.proof
 def test_no_more_entries_are_read_than_have_come_since_the_last_commit(table: str, world: Environment) -> None:
     sink, previous = DeltaSink("fixes", table), None
     for epoch in range(1, 6):

@@ -72,6 +72,7 @@ def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) 
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_see_the_same_version_marker_and_commit(
     table: str, location: TableLocation, position: LogPosition, seed: int
@@ -230,6 +231,7 @@ def test_a_log_entry_that_vanishes_after_it_was_listed_has_the_log_listed_again(
     assert vanishing.left == 0
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("message", "asked"), [(VANISHED, 4), ("Unknown reader feature", 1)])
 def test_a_log_that_stays_broken_is_told_after_a_few_looks_and_another_trouble_at_once(
     location: TableLocation, monkeypatch: pytest.MonkeyPatch, message: str, asked: int

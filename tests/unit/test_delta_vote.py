@@ -233,6 +233,7 @@ def test_a_table_that_got_a_constraint_since_staging(
     assert "delta.constraints.small" in reason_of(sink, attempt, claim, world)
 
 
+@pytest.mark.proof
 def test_a_table_that_got_a_nullable_column_since_staging_is_fine(
     sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:

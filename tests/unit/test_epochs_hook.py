@@ -104,6 +104,7 @@ def test_options_that_are_no_object_are_refused(monkeypatch: pytest.MonkeyPatch)
         EpochsHook().get_conn()
 
 
+@pytest.mark.proof
 def test_the_test_button_tries_put_if_absent_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_without_a_good_key_the_log_says_so_loudly_and_once_and_the_test_button_
     assert "hunter2" not in caplog.text + text
 
 
+@pytest.mark.proof
 def test_each_key_of_the_list_is_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given(monkeypatch, "epochs_default", password=f"{KEY},another key", extra={"ledger_root": str(tmp_path)})
     EpochsHook().ledger("orders")
@@ -258,6 +260,7 @@ def test_what_is_neither_true_nor_false_is_refused(monkeypatch: pytest.MonkeyPat
         EpochsHook().ledger("orders")
 
 
+@pytest.mark.proof
 def test_blanks_around_the_root_of_a_ledger_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for blanks in (" {}\n", "{} ", "file://{} "):
         given(monkeypatch, "epochs_default", extra={"ledger_root": blanks.format(tmp_path)})

@@ -87,6 +87,7 @@ def staged(world: DiskWorld, *conditions: str) -> StageReport | None:
     return task.stage(run).stage
 
 
+@pytest.mark.proof
 def test_rows_are_judged_by_what_the_dag_expects_when_they_are_staged_and_open_lets_it_judge_an_undecided_epoch_anew(
     tmp_path: Path,
 ) -> None:

@@ -62,6 +62,7 @@ def classes_of(path: Path) -> Iterator[tuple[str, str]]:
                 yield target.id, told
 
 
+@pytest.mark.proof
 def test_no_two_modules_name_unlike_classes_alike() -> None:
     found: dict[str, set[str]] = defaultdict(set)
     for name, told in (each for path in PACKAGE.rglob("*.py") for each in classes_of(path)):
@@ -93,6 +94,7 @@ def test_importing_the_coordinator_and_its_doubles_loads_neither_airflow_nor_any
     assert loaded_by(statement, [*HEAVY, "airflow"]) == []
 
 
+@pytest.mark.proof
 def test_a_dag_file_with_sinks_loads_nothing_that_only_a_task_needs() -> None:
     statement = "from airflow_epochs import DeltaSink, SqlSink; SqlSink('a', 'db', 't', staging='/s')"
     assert loaded_by(statement, [*HEAVY, "airflow", "airflow_epochs.sinks.sql.participant"]) == []

@@ -18,6 +18,8 @@ from airflow_epochs.errors import BadArgument, Code, EpochError
 from failure_guide import MARKER, PAGE, main, updated
 from tests.support.pyproject import ROOT
 
+pytestmark = pytest.mark.proof
+
 PROVIDER = ROOT / "provider" / "airflow_epochs"
 DECLARED = {name: value for name, value in vars(codes).items() if isinstance(value, Code)}
 

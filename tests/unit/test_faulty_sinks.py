@@ -118,6 +118,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("method", "wrong", "says"), ASKED)
 def test_a_wrong_answer_before_the_decision_names_sink_and_method_and_the_next_run_of_a_mended_class_shows_all_once(
     world: MemoryWorld, monkeypatch: pytest.MonkeyPatch, method: str, wrong: Any, says: str
@@ -211,6 +212,7 @@ def test_what_ends_the_task_goes_through_a_sink(
         run_epoch(coordinator(world), RUN)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("method", ["discard", "maintain"])
 def test_a_sink_that_exits_while_it_is_tidied_keeps_no_epoch_from_its_end(
     world: MemoryWorld, monkeypatch: pytest.MonkeyPatch, method: str
@@ -324,6 +326,7 @@ def test_two_classes_of_one_kind_are_not_mixed_up(world: MemoryWorld) -> None:
     assert "makes a Own: another sink of the DAG has the same `kind`" in refused_at_open(world, *sinks)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "kind",
     [
@@ -355,6 +358,7 @@ def test_a_kind_by_which_no_other_process_finds_the_class_is_refused_before_the_
     assert shown(world) == ["a", "b"]
 
 
+@pytest.mark.proof
 def test_a_sink_that_has_shown_epochs_goes_on_whatever_its_kind_is(
     world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_one_odd_record_does_not_hide_the_form_of_the_others_wherever_it_stands(
         assert found == [None if place == at else {"n": 1, "s": "x"} for place in range(5)]
 
 
+@pytest.mark.proof
 def test_a_record_that_differs_from_its_form_in_one_byte_is_left_or_another_value() -> None:
     schema, usual = struct(n="long", s="string"), '{"n":12,"s":"ab"}'
     for at in range(len(usual)):

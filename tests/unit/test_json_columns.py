@@ -103,6 +103,7 @@ def with_odd(kind: str, *places: int) -> list[bytes]:
     return records
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ODD)
 def test_beside_an_odd_record_all_others_have_their_values(kind: str) -> None:
     usual = values(ORDERS, ORDER)
@@ -112,6 +113,7 @@ def test_beside_an_odd_record_all_others_have_their_values(kind: str) -> None:
         assert values(with_odd(kind, *places), ORDER) == expected, places
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ODD)
 def test_one_odd_record_costs_its_batch_few_calls(kind: str) -> None:
     usual = calls_in(ORDERS)
@@ -171,6 +173,7 @@ def test_the_others_are_compared_with_one_form_only_whatever_one_odd_record_has(
         assert forms == ['{"id":"","amount":,"n":,"at":"","day":""}'], place
 
 
+@pytest.mark.proof
 def test_more_text_than_is_decoded_at_once_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_columns, "BYTES_MAX", 100)
     records = [b'{"n":%d,"pad":"%s"}' % (number, b"x" * (number % 7) * 30) for number in range(200)]

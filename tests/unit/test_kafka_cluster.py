@@ -74,6 +74,7 @@ def test_brokers_that_refuse_the_settings_of_a_new_topic_are_not_told_as_brokers
     assert "EPOCHS-MARKER-TOPIC-SETTINGS" in str(refused) and "not permitted here" in refused.what
 
 
+@pytest.mark.proof
 def test_an_address_of_the_connection_where_nobody_answers_was_not_sent_by_brokers() -> None:
     server = f"[::1]:{free_port()}"
     access = KafkaAccess(conn_id="kafka", servers=(server,), protocol="PLAINTEXT", timeout_s=0.3)

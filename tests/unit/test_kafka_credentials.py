@@ -150,6 +150,7 @@ def write(file: Path, *conn_id: str) -> None:
     cli.write_kafka_credentials(Namespace(conn_id=list(conn_id), file=str(file)))
 
 
+@pytest.mark.proof
 def test_the_command_writes_one_line_for_every_secret_of_the_connections_and_only_their_owner_can_read_it(
     connections: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

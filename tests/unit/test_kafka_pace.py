@@ -167,6 +167,7 @@ def test_a_steady_speed_is_reached_from_far_above_and_from_far_below() -> None:
 arrivals_st = st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=12, max_size=25)
 
 
+@pytest.mark.proof
 @given(sizes=st.lists(st.integers(0, 1_000), min_size=1, max_size=30), total=st.integers(1, 5_000))
 def test_a_partition_gets_all_it_has_or_its_fair_share_however_hot_the_others_are(sizes: list[int], total: int) -> None:
     ranges: Ranges = {"orders": tuple(OffsetRange(p, 0, size) for p, size in enumerate([*sizes, 10**9]))}
@@ -214,6 +215,7 @@ def test_a_partition_of_large_records_gets_as_many_bytes_and_so_fewer_records() 
     assert (bytes_of(cut, per_offset), bytes_of(ranges, per_offset)) == (10_000, 108_000)
 
 
+@pytest.mark.proof
 @given(
     logs=st.lists(st.tuples(st.integers(0, 500), st.floats(0, 1_000), st.integers(0, 99)), min_size=1, max_size=12),
     max_bytes=st.integers(1, 200_000),

@@ -111,6 +111,7 @@ def searching(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Brokers]:
     return over
 
 
+@pytest.mark.proof
 def test_a_search_in_thousands_of_partitions_asks_for_all_open_ones_at_once(
     searching: Callable[[Cluster], Brokers],
 ) -> None:

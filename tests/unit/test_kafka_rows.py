@@ -80,6 +80,7 @@ def test_columns_named_as_for_sparks_own_sink_are_sent_as_they_are(tmp_path: Pat
     assert sent[0][3] == [("h", b"1"), ("h", None), (HEADER, b"orders/events/3/0")]
 
 
+@pytest.mark.proof
 def test_every_row_has_its_number_in_the_epoch_in_a_header_across_batches(tmp_path: Path) -> None:
     sent = records(tmp_path, pa.table({"value": [str(number) for number in range(25_000)]}))
     assert [record[1] for record in sent] == [b"%d" % number for number in range(25_000)]

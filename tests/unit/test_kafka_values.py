@@ -369,6 +369,7 @@ def order_of(value: bytes) -> Any:
     return message_class(compiled(PROTO, {}), "Order").FromString(value[6:])
 
 
+@pytest.mark.proof
 def test_numbers_that_json_does_not_have_are_numbers_in_protobuf(protobuf: Write) -> None:
     nan, least = float("nan"), float("-inf")
     row = {"share": nan, "path": [1.5, least], "byName": {"a": -least}, "point": {"x": nan}, "maybe": least}
@@ -568,6 +569,7 @@ def test_a_map_with_keys_of_true_and_false_is_refused_as_protobufs_json_has_them
         RowShape.of({"fields": [{"name": "names", "type": kind}]}, "topic t", "protobuf")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("row", [{"state": 7}, {"states": [1, 7]}], ids=["alone", "list"])
 def test_a_number_without_a_name_in_an_enum_of_proto2_refuses_its_row(row: dict[str, Any]) -> None:
     text = """

@@ -22,6 +22,7 @@ def _lanes(pytester: pytest.Pytester, **how: bool) -> None:
     )
 
 
+@pytest.mark.proof
 def test_of_every_test_that_is_not_long_only_the_first_case_is_quick(pytester: pytest.Pytester) -> None:
     _lanes(pytester, first_cases=True)
     pytester.makepyfile(
@@ -38,6 +39,7 @@ def test_of_every_test_that_is_not_long_only_the_first_case_is_quick(pytester: p
     chosen.stdout.fnmatch_lines(["*test_three[[]1[]] PASSED*", "*test_few[[]0[]] PASSED*", "*test_one PASSED*"])
 
 
+@pytest.mark.proof
 def test_all_but_few_cases_of_a_test_are_long(pytester: pytest.Pytester) -> None:
     _lanes(pytester)
     pytester.makepyfile(

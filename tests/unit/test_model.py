@@ -40,6 +40,7 @@ NAMES = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(LETTERS + "_-",
 NONCES = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 
+@pytest.mark.proof
 @settings(database=None)
 @given(NAMES, st.integers(1, 10**12), st.integers(1, 10**6), NONCES)
 def test_a_transaction_id_survives_its_text(pipeline: str, epoch: int, attempt: int, nonce: str) -> None:
@@ -47,6 +48,7 @@ def test_a_transaction_id_survives_its_text(pipeline: str, epoch: int, attempt: 
     assert TransactionId.parse(str(txn)) == txn
 
 
+@pytest.mark.proof
 @settings(database=None)
 @given(NAMES, st.integers(1, 10**12), st.integers(1, 10**6), NONCES)
 def test_a_fence_is_known_by_its_id_and_by_its_marker(pipeline: str, epoch: int, attempt: int, nonce: str) -> None:
@@ -56,6 +58,7 @@ def test_a_fence_is_known_by_its_id_and_by_its_marker(pipeline: str, epoch: int,
     assert not agree(Marker.of(txn.fence), txn)
 
 
+@pytest.mark.proof
 def test_what_was_drawn_at_random_is_no_fence() -> None:
     drawn = [TransactionId("p", 1, 1, f"{number:016x}{number:016x}") for number in range(0, 2**64, 2**50 + 1)]
     assert not [txn for txn in drawn if txn.is_fence or Marker.of(txn).is_fence]

@@ -168,6 +168,7 @@ def test_an_aborted_epoch_whose_log_was_cut_behind_its_beginning_is_planned_anew
     assert order and order.command and (order.command.name, order.command.lost, order.moved) == ("skip", lost, False)
 
 
+@pytest.mark.proof
 def test_what_a_cut_log_has_lost_of_an_aborted_epoch_stays_on_record_whatever_command_comes_next(
     world: TopicWorld, brokers: Told, tmp_path: Path
 ) -> None:

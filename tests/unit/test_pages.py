@@ -247,6 +247,7 @@ def quoted_errors() -> list[str]:
     return re.findall(r'"([^"]+)"', "\n".join(errors_in_the_table("docs/kafka.md")))
 
 
+@pytest.mark.proof
 def test_the_pages_quote_errors_as_the_source_has_them() -> None:
     """But for the dots, and for what the source fills in."""
     known, quotes = texts_of_the_source(), quoted_errors()
@@ -297,6 +298,7 @@ def section(page: str, title: str) -> str:
     return (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.proof
 def test_a_section_that_an_error_of_a_database_cites_names_the_code_of_the_error() -> None:
     cited = set(cited_sections("docs/sql.md", "sinks/sql"))
     assert len(cited) >= 9
@@ -338,6 +340,7 @@ def test_every_room_has_a_place_on_the_short_maps(page: str, below: str) -> None
     assert rooms - shown == {"get_provider_info"} and shown < rooms
 
 
+@pytest.mark.proof
 def test_what_is_shipped_to_spark_needs_nothing_but_pyspark() -> None:
     nodes = [
         node for path in (PROVIDER / "spark" / "driver").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))

@@ -73,6 +73,7 @@ def test_the_statement_that_a_preview_of_a_table_prints_makes_the_table_for_whic
     assert database.run("SELECT id FROM ids") == [(1,), (2,)]
 
 
+@pytest.mark.proof
 def test_a_preview_of_a_table_reads_the_versions_of_the_next_epoch_and_says_that_it_counts_no_records(
     tmp_path: Path, database: SqliteDb, reader: Callable[..., Coordinator]
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_frame_that_names_no_message_of_the_readers_is_corrupt(frame: bytes, t
     assert decoded([frame, frame + X if frame[5:] else frame], "shop.B", DEEP)[0] == told
 
 
+@pytest.mark.proof
 def test_an_index_that_clients_write_for_two_messages_names_none() -> None:
     two = files("message A { map<string, int32> m = 1; message B { int32 x = 1; } message C { int32 x = 1; } }")
     records = [written(7, X, [0, number]) for number in range(3)]
@@ -84,6 +85,7 @@ def test_an_index_that_clients_write_for_two_messages_names_none() -> None:
     assert decoded(records, "shop.A.B", two) == [{"x": 5}, told, other]
 
 
+@pytest.mark.proof
 def test_a_schema_that_cannot_be_used_makes_only_its_own_records_corrupt() -> None:
     schemas = {1: MANY, 2: b"\xff", 3: files("message M0 { string x = 1; }"), 4: files("message N { int32 x = 1; }")}
     assert decoded([written(number, X) for number in schemas], "shop.M0", MANY, schemas) == [
@@ -94,6 +96,7 @@ def test_a_schema_that_cannot_be_used_makes_only_its_own_records_corrupt() -> No
     ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
 @pytest.mark.parametrize("place", ["optional {}", "repeated {}", "map<string, {}>"])
 def test_a_text_or_a_number_of_an_enum_that_is_none_is_told_in_each_syntax(syntax: str, place: str) -> None:
@@ -165,6 +168,7 @@ def test_a_required_field_that_is_absent_makes_the_record_corrupt_at_each_depth(
     ]
 
 
+@pytest.mark.proof
 def test_a_time_beyond_the_years_of_protobufs_times_is_corrupt_and_finer_ones_are_cut_towards_the_past() -> None:
     told = files('import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp at = 1; }')
     make = message_class(told, "shop.M")

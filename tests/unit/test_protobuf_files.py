@@ -35,6 +35,7 @@ def names(told: bytes) -> list[str]:
     return [each.name for each in FileDescriptorSet.FromString(told).file]
 
 
+@pytest.mark.proof
 def test_a_schema_is_compiled_with_all_that_it_imports_and_stands_last() -> None:
     told = compiled(ORDER, {"shop/customer.proto": CUSTOMER, "main.proto": NAME})
     assert names(told) == ["main.proto", "shop/customer.proto", "google/protobuf/timestamp.proto", "_main.proto"]
@@ -49,6 +50,7 @@ def in_base64(told: bytes, renamed: dict[str, str]) -> dict[str, str]:
     return {renamed.get(each.name, each.name): _proto_to_str(each) for each in FileDescriptorSet.FromString(told).file}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("as_text", [(), ("order",), ("shop/customer.proto",), ("main.proto", "shop/customer.proto")])
 def test_schemas_in_base64_are_the_same_as_their_texts(as_text: tuple[str, ...]) -> None:
     texts = {"shop/customer.proto": CUSTOMER, "main.proto": NAME, "order": ORDER}

@@ -20,6 +20,7 @@ def problem(written: str, wanted: str, syntax: str = "proto3") -> str | None:
     return unreadable(writer, reader)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("written", "wanted"),
     [

@@ -66,6 +66,7 @@ def test_parsing_a_dag_imports_no_heavy_library() -> None:
     assert loaded_by_parsing() & {*HEAVY} == set()
 
 
+@pytest.mark.proof
 def test_parsing_a_dag_does_not_import_what_only_a_running_step_needs() -> None:
     inner = (
         "coordinator",

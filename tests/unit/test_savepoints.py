@@ -97,6 +97,7 @@ def test_a_savepoint_from_before_the_ledger_was_signed_counts_and_one_that_is_fo
     assert made.epoch == 1
 
 
+@pytest.mark.proof
 def test_the_commands_make_list_describe_and_dispose_of_a_savepoint(tmp_path: Path) -> None:
     world = MemoryWorld()
     task = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))

@@ -8,6 +8,7 @@ from airflow_epochs.contracts import Connection
 from airflow_epochs.kafka.schema_registry import client_of
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("host", "port", "asked"),
     [

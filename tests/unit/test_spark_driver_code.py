@@ -102,6 +102,7 @@ def with_settings(settings: dict[str, str]) -> Any:
     return SimpleNamespace(sparkContext=context)
 
 
+@pytest.mark.proof
 def test_only_processes_that_a_submit_gave_the_exact_token_are_ended(tmp_path: Path) -> None:
     token = str(uuid.uuid4())
     waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
@@ -160,6 +161,7 @@ def test_a_report_that_cannot_be_deleted_is_taken_all_the_same(
     assert "deleting a report of Spark's driver failed" in caplog.text
 
 
+@pytest.mark.proof
 def test_a_report_on_an_object_store_is_taken_with_the_connections_credentials(s3: S3Access) -> None:
     from airflow_epochs.storage.files import open_files
     from airflow_epochs.storage.options import storage_options

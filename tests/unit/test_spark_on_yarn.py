@@ -191,6 +191,7 @@ def test_a_task_that_is_killed_between_the_submit_and_the_wait_ends_the_applicat
     assert world.manager.apps[0]["state"] == "KILLED"
 
 
+@pytest.mark.proof
 def test_an_application_that_yarn_takes_while_its_submit_is_being_killed_is_ended_as_well(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +214,7 @@ def test_an_application_that_yarn_takes_while_its_submit_is_being_killed_is_ende
 # -- going on with it ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_a_later_task_goes_on_with_the_application_and_submits_none(world: World) -> None:
     session = world.submitted()
     with pytest.raises(RunsOn):
@@ -245,6 +247,7 @@ def test_an_application_that_was_never_submitted_is_not_waited_for(world: World)
     assert runner.rejoin(runner.new_session()) is None
 
 
+@pytest.mark.proof
 def test_an_application_that_yarn_has_forgotten_is_known_by_its_report(world: World) -> None:
     session = world.submitted()
     world.report(session, RESULT)
@@ -259,6 +262,7 @@ def test_the_error_in_the_report_of_a_forgotten_application_is_not_gone_on_with(
     assert world.task().rejoin(session) is None
 
 
+@pytest.mark.proof
 def test_a_forgotten_application_without_a_report_fails_the_task_that_waited_and_no_other(world: World) -> None:
     session = world.submitted()
     world.manager.apps.clear()
@@ -269,6 +273,7 @@ def test_a_forgotten_application_without_a_report_fails_the_task_that_waited_and
     assert world.task().rejoin(session) is None
 
 
+@pytest.mark.proof
 def test_a_killed_application_fails_the_task_that_waited_with_yarns_words_and_no_other(world: World) -> None:
     session = world.submitted()
     world.manager.finish("KILLED", "KILLED", "Application killed by user bob.")
@@ -280,6 +285,7 @@ def test_a_killed_application_fails_the_task_that_waited_with_yarns_words_and_no
     assert world.task().rejoin(session) is None
 
 
+@pytest.mark.proof
 def test_the_drivers_own_error_is_told_with_the_application_that_it_is_from(world: World) -> None:
     session = world.submitted()
     error = {"type": "Refused", "what": "No column x.", "code": "EPOCHS-SPARK-PLAN-REFUSED", "remedy": "Add it."}
@@ -291,6 +297,7 @@ def test_the_drivers_own_error_is_told_with_the_application_that_it_is_from(worl
     assert refused.value.remedy == "Add it."
 
 
+@pytest.mark.proof
 def test_a_result_of_an_application_that_failed_afterwards_is_not_used(world: World) -> None:
     session = world.submitted()
     world.report(session, RESULT)
@@ -298,6 +305,7 @@ def test_a_result_of_an_application_that_failed_afterwards_is_not_used(world: Wo
     assert world.task().rejoin(session) is None
 
 
+@pytest.mark.proof
 def test_an_application_that_succeeded_without_a_report_is_not_believed(world: World) -> None:
     session = world.submitted()
     world.manager.finish()
@@ -306,6 +314,7 @@ def test_an_application_that_succeeded_without_a_report_is_not_believed(world: W
     assert world.task().rejoin(session) is None
 
 
+@pytest.mark.proof
 def test_if_yarn_is_away_the_task_fails_and_a_later_try_goes_on(world: World) -> None:
     session = world.submitted()
     world.manager.status = 503
@@ -317,6 +326,7 @@ def test_if_yarn_is_away_the_task_fails_and_a_later_try_goes_on(world: World) ->
         world.task().rejoin(session)
 
 
+@pytest.mark.proof
 def test_sessions_of_other_kinds_and_connections_are_left_alone(world: World) -> None:
     session = world.submitted()
     assert world.task().rejoin({**session, "conn_id": "another"}) is None
@@ -326,6 +336,7 @@ def test_sessions_of_other_kinds_and_connections_are_left_alone(world: World) ->
     assert world.manager.apps[0]["state"] == "RUNNING"
 
 
+@pytest.mark.proof
 def test_an_application_that_nobody_goes_on_with_is_ended_by_its_tag(world: World) -> None:
     ours, other = world.submitted(), world.submitted()
     world.task(elsewhere=False).end(ours)

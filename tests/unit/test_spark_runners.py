@@ -141,6 +141,7 @@ def test_a_connect_server_that_is_down_is_named_at_once() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.proof
 def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -336,6 +336,7 @@ def holding(place: Path) -> tuple[subprocess.Popen[str], Path]:
     return child, Path(child.stdout.readline().strip())
 
 
+@pytest.mark.proof
 def test_what_a_killed_task_left_is_deleted_by_the_next_one_and_nothing_else_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

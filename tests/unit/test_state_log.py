@@ -137,6 +137,7 @@ def changed(table: DeltaTable) -> Corrupt:
     return error.value
 
 
+@pytest.mark.proof
 def test_a_second_change_after_one_that_was_undone_ends_too_by_the_restore_that_is_told(table: DeltaTable) -> None:
     table.delete("key = '0'")
     taken_back(changed(table))

@@ -85,6 +85,7 @@ def test_rows_that_an_operator_has_not_closed_are_state_wherever_it_stands(
     assert rows(read(written)) == expected(("b", 20, 1), ("c", 30, 1))
 
 
+@pytest.mark.proof
 @READERS
 def test_every_epoch_can_be_read_after_newer_ones_and_after_a_fold(
     written: WrittenState, rows: Callable[[ReadableState], Rows]

@@ -200,6 +200,7 @@ def rearranged_and_cleaned_up(table: str) -> None:
     Path(table, log_entry(0)).unlink()
 
 
+@pytest.mark.proof
 def test_a_state_whose_version_the_log_has_lost_keeps_its_rows_by_initial(tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match=r"EPOCHS-STATE-GONE: Version 0 of the state table .* cannot be read") as gone:
         pinned(tmp_path, {}, since=rearranged_and_cleaned_up)

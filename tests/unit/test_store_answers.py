@@ -70,6 +70,7 @@ def test_a_ledger_that_is_read_or_written_in_vain_is_told_by_what_its_store_says
     assert hook.ledger("p").open_record(1, 1) == record
 
 
+@pytest.mark.proof
 @EACH
 def test_the_button_test_tells_what_the_store_says(
     hook: EpochsHook, s3: AnsweringS3, status: int, code: str, remedy: str

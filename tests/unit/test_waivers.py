@@ -170,6 +170,7 @@ def test_a_waiver_of_rows_that_the_sink_shows_says_so_and_how_the_epoch_is_compl
     assert_all_rows(one_sink, "orders")
 
 
+@pytest.mark.proof
 def test_a_waiver_says_that_it_does_not_stop_a_commit_that_has_begun(one_sink: DiskWorld) -> None:
     one_sink.crash_at("delta.commit.before")
     said = told(one_sink)
@@ -177,6 +178,7 @@ def test_a_waiver_says_that_it_does_not_stop_a_commit_that_has_begun(one_sink: D
     assert "A commit that has begun is not stopped by the waiver" in said and "`backfill`" in said
 
 
+@pytest.mark.proof
 def test_a_waiver_of_a_sink_that_does_not_answer_says_that_its_rows_may_be_there(
     one_sink: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +263,7 @@ def connections_to(server: socket) -> int:
     return number
 
 
+@pytest.mark.proof
 def test_a_sink_that_hangs_is_waived_after_one_question_which_the_command_does_not_wait_for(
     of_database: Related, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, silent: socket
 ) -> None:

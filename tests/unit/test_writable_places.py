@@ -108,6 +108,7 @@ def test_a_sink_without_the_right_to_write_is_refused_until_it_has_the_right(tmp
     assert below(tmp_path) == {lake}
 
 
+@pytest.mark.proof
 def test_a_probe_that_a_killed_check_has_left_does_not_stop_the_first_epoch(tmp_path: Path) -> None:
     world = DiskWorld(tmp_path)
     Path(world.table("orders"), f"{PROBE}killed").mkdir(parents=True)
@@ -126,6 +127,7 @@ def test_no_epoch_is_opened_for_a_table_that_can_never_be_written(tmp_path: Path
     assert not [key for key in world.store.values if key.endswith(".open.json")]
 
 
+@pytest.mark.proof
 def test_the_first_open_refuses_a_table_below_a_file_and_later_ones_write_no_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
