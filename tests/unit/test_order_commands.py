@@ -292,6 +292,21 @@ def test_an_epoch_without_records_is_not_staged_if_its_topic_is_gone_and_the_com
     assert latest.completed(1).ranges == {world.topic(): (OffsetRange(0, 0, 50),)}
 
 
+@pytest.mark.parametrize("how", [gone, created_again])
+def test_an_aborted_epoch_that_only_brings_tables_back_is_opened_again_although_its_topic_is_gone(
+    world: TopicWorld, brokers: Told, how: Callable[[TopicWorld, Told], None]
+) -> None:
+    """It reads nothing. The epoch after it stops."""
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    assert world.run(2) is None
+    ordered(world.ledger_root, "epochs", "rewind", world.name, "--to-epoch", "1", "--restore-tables", *WHY)
+    aborted(world, 3)
+    how(world, brokers)
+    assert world.run(4) is None
+    assert world.completed(3).ranges == {world.topic(): (OffsetRange(0, 20, 20),)}
+    assert stopped(world, 5).code is codes.RECORDS_GONE
+
+
 def test_a_first_epoch_whose_records_are_all_deleted_is_opened_again_beside_a_topic_without_records(
     world: TopicWorld, brokers: Told, tmp_path: Path
 ) -> None:
