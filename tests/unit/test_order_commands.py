@@ -183,6 +183,25 @@ def test_what_a_cut_log_has_lost_of_an_aborted_epoch_stays_on_record_whatever_co
     assert (skip.lost, rewind.lost) == ({world.topic(): (OffsetRange(0, 30, 40),)}, {})
 
 
+@pytest.mark.parametrize(("begins", "lost"), [(25, [(20, 25), (30, 40)]), (35, [(20, 40)]), (50, [(20, 50)])])
+def test_what_a_cut_log_has_lost_of_an_aborted_epoch_is_told_and_goes_on_record_if_offsets_are_chosen_too(
+    world: TopicWorld, brokers: Told, tmp_path: Path, begins: int, lost: list[tuple[int, int]]
+) -> None:
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    truncated(world, brokers, to=30)
+    assert "offsets [30, 40)" in stopped(world, 3).what
+    (tmp_path / "offsets").write_text(json.dumps({world.topic(): {"0": begins}}))
+    screen = ordered(world.ledger_root, "epochs", "skip", world.name, "--offsets", str(tmp_path / "offsets"), *WHY)
+    offsets = ", ".join(f"{world.topic()}[0] [{start}, {end})" for start, end in lost)
+    assert f"  lost for good: {sum(end - start for start, end in lost)} offsets, {offsets}\n" in screen
+    assert ("new records may have the offsets of lost ones: they are read" in screen) == (begins < 40)
+    brokers.epoch_ends = {}
+    assert world.run(4) is None
+    (skip,) = world.completed(2).commands
+    assert skip.lost == {world.topic(): tuple(OffsetRange(0, start, end) for start, end in lost)}
+
+
 def test_a_log_that_was_cut_before_the_beginning_of_an_aborted_epoch_is_gone_on_with_where_it_was_cut(
     world: TopicWorld, brokers: Told
 ) -> None:
