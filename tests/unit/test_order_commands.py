@@ -274,6 +274,25 @@ def test_a_position_that_the_pipeline_cannot_go_on_at_is_exported_only_after_the
     assert [{int(p): at for p, at in of.items()} for each in exported for of in each.values()] == [{0: begins}]
 
 
+@pytest.mark.parametrize("export", ["export-group", "export-checkpoint"])
+def test_a_position_before_a_loss_within_an_aborted_epoch_is_exported_only_after_the_command_of_the_error(
+    world: TopicWorld, brokers: Told, tmp_path: Path, export: str
+) -> None:
+    """The next run stops, too."""
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    truncated(world, brokers, to=30)
+    folder = tmp_path / "checkpoint"
+    words = ("epochs", export, world.name, *(["--group", "g"] if export == "export-group" else [str(folder)]), *WHY)
+    with pytest.raises(SystemExit, match=r"EPOCHS-RECORDS-GONE: .* offsets \[30, 40\)") as refused:
+        ordered(world.ledger_root, *words)
+    assert (brokers.exported, folder.exists()) == ([], False)
+    typed(world.ledger_root, str(refused.value), "skip")
+    ordered(world.ledger_root, *words)
+    exported = brokers.exported or [json.loads((folder / "offsets/0").read_text().splitlines()[-1])]
+    assert [{int(p): at for p, at in of.items()} for each in exported for of in each.values()] == [{0: 20}]
+
+
 def test_a_log_that_was_written_anew_is_no_lag_of_the_pipeline(world: TopicWorld, brokers: Told) -> None:
     """`lag` says what the next run says."""
     brokers.logs[world.topic()], brokers.last = Log(0, 40, 3), {(world.topic(), 0): Batch(7, whole=True)}
