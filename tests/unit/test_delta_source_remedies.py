@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, EpochError, Refused, located
+from airflow_epochs.model import OffsetRange
 from tests.support.table_lab import PIPELINE, TableLab, entry, maps_in
 from tests.support.table_staging import WithoutSpark
 
@@ -113,6 +114,23 @@ def test_reset_source_goes_on_in_the_table_that_the_dag_names_now(lab: TableLab)
     lab.write(9)
     lab.run()
     assert lab.ids() == Counter([1, 2, 3, 7, 8, 9])
+
+
+def test_versions_before_the_one_that_reset_source_chose_in_another_table_are_not_told_as_lost(lab: TableLab) -> None:
+    """As with a topic that was created again: the pipeline begins there. What a later command passes over is lost."""
+    lab.table = lab.folder / "other"
+    for row in (7, 8, 9):
+        lab.write(row)
+    screen = lab.ordered("reset-source", "--starting", "1")
+    assert "left for good" in screen and "lost for good" not in screen
+    (lab.folder / "offsets").write_text(json.dumps({str(lab.table): {"0": 2}}))
+    screen = lab.ordered("skip", "--offsets", str(lab.folder / "offsets"))
+    assert f"  lost for good: 1 offsets, {lab.table}[0] [1, 2)\n" in screen
+    lab.run()
+    completed = lab.ledger.complete_record(3)
+    assert completed
+    assert [each.lost for each in completed.commands] == [{}, {str(lab.table): (OffsetRange(0, 1, 2),)}]
+    assert lab.ids() == Counter([1, 2, 3, 9])
 
 
 def test_where_no_dag_tells_the_source_a_command_takes_the_recorded_one_and_says_so(

@@ -184,6 +184,25 @@ def test_what_a_cut_log_has_lost_of_an_aborted_epoch_stays_on_record_whatever_co
     assert (skip.lost, rewind.lost) == ({world.topic(): (OffsetRange(0, 30, 40),)}, {})
 
 
+@pytest.mark.parametrize(("begins", "lost"), [(25, [(20, 25), (30, 40)]), (35, [(20, 40)]), (50, [(20, 50)])])
+def test_what_a_cut_log_has_lost_of_an_aborted_epoch_is_told_and_goes_on_record_if_offsets_are_chosen_too(
+    world: TopicWorld, brokers: Told, tmp_path: Path, begins: int, lost: list[tuple[int, int]]
+) -> None:
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    truncated(world, brokers, to=30)
+    assert "offsets [30, 40)" in stopped(world, 3).what
+    (tmp_path / "offsets").write_text(json.dumps({world.topic(): {"0": begins}}))
+    screen = ordered(world.ledger_root, "epochs", "skip", world.name, "--offsets", str(tmp_path / "offsets"), *WHY)
+    offsets = ", ".join(f"{world.topic()}[0] [{start}, {end})" for start, end in lost)
+    assert f"  lost for good: {sum(end - start for start, end in lost)} offsets, {offsets}\n" in screen
+    assert ("new records may have the offsets of lost ones: they are read" in screen) == (begins < 40)
+    brokers.epoch_ends = {}
+    assert world.run(4) is None
+    (skip,) = world.completed(2).commands
+    assert skip.lost == {world.topic(): tuple(OffsetRange(0, start, end) for start, end in lost)}
+
+
 def test_a_log_that_was_cut_before_the_beginning_of_an_aborted_epoch_is_gone_on_with_where_it_was_cut(
     world: TopicWorld, brokers: Told
 ) -> None:
@@ -256,6 +275,25 @@ def test_a_position_that_the_pipeline_cannot_go_on_at_is_exported_only_after_the
     assert [{int(p): at for p, at in of.items()} for each in exported for of in each.values()] == [{0: begins}]
 
 
+@pytest.mark.parametrize("export", ["export-group", "export-checkpoint"])
+def test_a_position_before_a_loss_within_an_aborted_epoch_is_exported_only_after_the_command_of_the_error(
+    world: TopicWorld, brokers: Told, tmp_path: Path, export: str
+) -> None:
+    """The next run stops, too."""
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    truncated(world, brokers, to=30)
+    folder = tmp_path / "checkpoint"
+    words = ("epochs", export, world.name, *(["--group", "g"] if export == "export-group" else [str(folder)]), *WHY)
+    with pytest.raises(SystemExit, match=r"EPOCHS-RECORDS-GONE: .* offsets \[30, 40\)") as refused:
+        ordered(world.ledger_root, *words)
+    assert (brokers.exported, folder.exists()) == ([], False)
+    typed(world.ledger_root, str(refused.value), "skip")
+    ordered(world.ledger_root, *words)
+    exported = brokers.exported or [json.loads((folder / "offsets/0").read_text().splitlines()[-1])]
+    assert [{int(p): at for p, at in of.items()} for each in exported for of in each.values()] == [{0: 20}]
+
+
 def test_a_log_that_was_written_anew_is_no_lag_of_the_pipeline(world: TopicWorld, brokers: Told) -> None:
     """`lag` says what the next run says."""
     brokers.logs[world.topic()], brokers.last = Log(0, 40, 3), {(world.topic(), 0): Batch(7, whole=True)}
@@ -291,6 +329,21 @@ def test_an_epoch_without_records_is_not_staged_if_its_topic_is_gone_and_the_com
     typed(latest.ledger_root, stopped.value, "reset-source")
     assert latest.run(2) is None
     assert latest.completed(1).ranges == {world.topic(): (OffsetRange(0, 0, 50),)}
+
+
+@pytest.mark.parametrize("how", [gone, created_again])
+def test_an_aborted_epoch_that_only_brings_tables_back_is_opened_again_although_its_topic_is_gone(
+    world: TopicWorld, brokers: Told, how: Callable[[TopicWorld, Told], None]
+) -> None:
+    """It reads nothing. The epoch after it stops."""
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    assert world.run(2) is None
+    ordered(world.ledger_root, "epochs", "rewind", world.name, "--to-epoch", "1", "--restore-tables", *WHY)
+    aborted(world, 3)
+    how(world, brokers)
+    assert world.run(4) is None
+    assert world.completed(3).ranges == {world.topic(): (OffsetRange(0, 20, 20),)}
+    assert stopped(world, 5).code is codes.RECORDS_GONE
 
 
 def test_a_first_epoch_whose_records_are_all_deleted_is_opened_again_beside_a_topic_without_records(

@@ -416,11 +416,13 @@ class _Standing:
 
 
 def _standing(args: Namespace) -> _Standing:
-    """Raises Corrupt if the next epoch could not begin there. Other readers would not see it, and miss records."""
+    """Raises Corrupt if the next epoch could not be read from there. Other readers would miss records unseen."""
     at = orders.standing(ledger_of(args), args.pipeline)
     source = _of_kafka(at.newest.source)
     with located(args.pipeline):
         offsets, new = going_on(source, at.position(source), environment())
+        if at.is_aborted:
+            source.again(at.newest.ranges, at.newest.source_state, environment())
     return _Standing(dag_id=at.newest.dag_id, source=source, offsets=offsets, new=new)
 
 

@@ -137,9 +137,12 @@ def skip(args: Namespace) -> None:
         raise wrong_options("Give either --to-available, with or without --topic, or --offsets FILE.")
 
     def moved(source: Movable, at: BetweenEpochs) -> Move:
+        position, env = at.position(source), environment()
         if args.to_available:
-            return orders.past_losses(at, source, args.topic or [], environment())
-        return source.to_offsets(at.position(source), offsets_in(args.offsets), environment())
+            move = source.past_losses(position, args.topic or [], env)
+        else:
+            move = source.to_offsets(position, offsets_in(args.offsets), env)
+        return orders.with_cut(at, source, move, env)
 
     _order(args, "skip", moved, plans_anew=args.to_available)
 

@@ -307,8 +307,13 @@ def _require_all_restored(task: TaskTry, epoch: int, last: OpenRecord) -> None:
 
 
 def planned_again(task: TaskTry, last: OpenRecord) -> PlannedEpoch:
-    """The input of an aborted attempt, for the next one. Raises Corrupt if planned records are gone."""
+    """The input of an aborted attempt, for the next one. Raises Corrupt if planned records are gone.
+
+    An attempt that only brings tables back reads nothing, so the source is not asked.
+    """
     source = task.pipeline.source
+    if last.restored_to:
+        return PlannedEpoch(ranges=last.ranges, state=last.source_state)
     if isinstance(source, Renewing):
         return source.again(last.ranges, last.source_state, task.env)
     source.check(last.ranges, last.source_state, task.env)

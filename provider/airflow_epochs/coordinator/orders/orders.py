@@ -10,7 +10,7 @@ The caller shows what a command would change, and asks, between ``standing`` and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
@@ -37,6 +37,7 @@ from airflow_epochs.model import (
     Command,
     CompleteRecord,
     Marker,
+    OffsetRange,
     OpenRecord,
     RestorePoint,
     Shown,
@@ -45,6 +46,8 @@ from airflow_epochs.model import (
     agree,
     compare,
     described,
+    ends_of,
+    in_two,
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.sinks import GROUP
@@ -269,12 +272,13 @@ def replan(at: BetweenEpochs, source: Before) -> Move:
     return Move(position=at.position(source))
 
 
-def past_losses(at: BetweenEpochs, source: Movable, topics: Sequence[str], env: Environment) -> Move:
-    """Go on with what the source has after its losses, also those within the input of an aborted epoch. Reads only."""
-    move = source.past_losses(at.position(source), topics, env)
+def with_cut(at: BetweenEpochs, source: Movable, move: Move, env: Environment) -> Move:
+    """``move``, with what was cut off of an aborted epoch's input behind it. No run looks for it later. Reads only."""
     if not (at.is_aborted and isinstance(source, Truncatable)):
         return move
-    return replace(move, cut=source.cut_off(at.newest.ranges, at.newest.source_state, env))
+    cut, begins = source.cut_off(at.newest.ranges, at.newest.source_state, env), ends_of(move.position.ranges)
+    passed = ({key: OffsetRange(key[1], 0, begin)} for key, begin in begins.items())
+    return replace(move, cut=in_two(cut, passed)[0])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -243,13 +243,17 @@ def _put_anew(
 ) -> dict[Partition, int]:
     """The partitions whose offsets stand for other records from ``ends`` on.
 
-    Their topic took another one's place; or the log was cut and written anew: it goes back, and nothing comes again.
+    Their topic took another one's place, perhaps under another name; or the log was cut and written anew: it goes
+    back, and nothing comes again.
     """
     behind, again = ends_of(base.ranges), ends_of(by.again).keys()
+    known = {topic for topic, _ in (*was, *behind)}
     return {
         key: end
         for key, end in ends.items()
-        if key[0] in by.left or (end < min(was.get(key, end), behind.get(key, end)) and key not in again)
+        if key[0] in by.left
+        or key[0] not in known
+        or (end < min(was.get(key, end), behind.get(key, end)) and key not in again)
     }
 
 
