@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from random import Random
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.transforms import json_alike
+from airflow_epochs.transforms import json_alike, json_columns
 from airflow_epochs.transforms.json_alike import ValueGap, form_of
 from airflow_epochs.transforms.json_columns import arrow_type
 from tests.support.odd_json import alike, struct
@@ -59,6 +60,25 @@ def test_a_record_that_is_nested_more_deeply_than_python_reads_is_left_and_the_o
         records = ['{"n":1}'] * 5
         records[at] = deep
         assert values(records, struct(n="long")) == [None if place == at else {"n": 1} for place in range(5)]
+
+
+@pytest.mark.parametrize("long", [" ", "["])
+def test_a_record_with_many_blanks_or_brackets_before_two_values_is_left_without_delay(long: str) -> None:
+    """A pattern that tried each length of what stands before the first value would take ten seconds."""
+    record = '{"a":' + long * 40_000 + "1,2}"
+    started = time.process_time()
+    assert form_of(record) is None
+    assert time.process_time() - started < 1
+
+
+def test_an_object_for_a_struct_without_columns_is_decoded() -> None:
+    schema = struct(o=struct(), i="long", p=struct(q=struct()))
+    records = [f'{{"i":{number},"o":{{}},"p":{{"q":{{"more":{number}}}}}}}' for number in range(100)]
+    expected: list[Any] = [{"o": {}, "i": number, "p": {"q": {}}} for number in range(100)]
+    assert values(records, schema) == expected
+    records[50], expected[50] = records[50].replace("50", "x"), None
+    assert values(records, schema) == expected
+    assert json_columns.decoded(pa.array(records, pa.binary()), schema).to_pylist() == expected
 
 
 def test_records_of_one_form_are_decoded_at_once_with_all_kinds_of_values() -> None:

@@ -173,6 +173,14 @@ def test_the_others_are_compared_with_one_form_only_whatever_one_odd_record_has(
         assert forms == ['{"id":"","amount":,"n":,"at":"","day":""}'], place
 
 
+@pytest.mark.parametrize(("others", "are_decoded"), [(20, False), (21, True)])
+def test_pyarrow_is_asked_if_more_than_one_in_200_records_is_written_in_another_way(
+    others: int, are_decoded: bool
+) -> None:
+    records = [b'{"n":1,"more":[]}'] * others + [b'{"n":1}'] * (4_000 - others)
+    assert values(records, N) == [{"n": 1} if are_decoded else None] * others + [{"n": 1}] * (4_000 - others)
+
+
 @pytest.mark.proof
 def test_more_text_than_is_decoded_at_once_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_columns, "BYTES_MAX", 100)
