@@ -174,13 +174,13 @@ def epoch_row(watch: Watch, view: EpochView) -> list[str]:
     record = view.complete or view.open
     assert record is not None
     ranges = [r for per_topic in record.ranges.values() for r in per_topic]
-    decision = watch.ledger.decision_record(view.number, record.txn.attempt)
+    decision = watch.ledger.decision_record(view.number, record.txn_id.attempt)
     receipts = sorted((view.complete.receipts if view.complete else view.receipts).items())
     seconds = watch.seconds(view.complete) if view.complete else {}
     return [
         str(view.number),
         "\n".join(map(text_of, ranges)),
-        str(record.txn.attempt),
+        str(record.txn_id.attempt),
         str(len(watch.ledger.tries(view.number))),
         decision.decision.value if decision else "none yet",
         "\n".join(f"{sink}@{receipt.version}" for sink, receipt in receipts),

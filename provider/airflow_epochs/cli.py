@@ -449,5 +449,5 @@ def _printed(row: EpochRow, reason: str | None) -> dict[str, object]:
         "code": f"{row.code[:SHORT_CODE]}{'*' if row.code_changed else ''}" if row.code else None,
         "versions": row.versions,
         "at": row.at,
-        "transaction": row.txn_id,
+        "transaction": str(row.txn_id),
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused, located
-from airflow_epochs.model import FORMAT, CompleteRecord, OffsetRange, Ranges, TransactionId
+from airflow_epochs.model import FORMAT, CompleteRecord, OffsetRange, Ranges
 
 if TYPE_CHECKING:
     from airflow_epochs.ledger.ledger import Ledger
@@ -183,7 +183,7 @@ def _ledger(pipeline: str, conn_id: str, root: str | None, options: Mapping[str,
 def _readable(ledger: Ledger, pipeline: str, record: CompleteRecord, newest: CompleteRecord) -> CompleteEpoch:
     return CompleteEpoch(
         pipeline=pipeline,
-        number=record.txn.epoch,
+        number=record.txn_id.epoch,
         ranges=record.ranges,
         completed_at=record.completed_at,
         sinks={name: _sink(ledger, record, name, newest.adopted_in.get(name, 0)) for name in sorted(record.markers)},
@@ -191,8 +191,8 @@ def _readable(ledger: Ledger, pipeline: str, record: CompleteRecord, newest: Com
 
 
 def _sink(ledger: Ledger, record: CompleteRecord, name: str, adopted_in: int) -> ReadableSink:
-    epoch = TransactionId.parse(record.markers[name]).epoch
-    shown = record if epoch == record.txn.epoch else ledger.complete_record(epoch)
+    epoch = record.markers[name].epoch
+    shown = record if epoch == record.txn_id.epoch else ledger.complete_record(epoch)
     receipt = shown.receipts.get(name) if shown else None
     detail = receipt.detail if receipt else {}
     return ReadableSink(

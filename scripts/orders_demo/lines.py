@@ -41,7 +41,7 @@ class Line:
         phase, done = _phase(view, staging=staging)
         return cls(
             epoch=view.number,
-            attempt=record.txn.attempt,
+            attempt=record.txn_id.attempt,
             phase=phase,
             done=done + len(receipts),
             steps=len(sinks) + 4,

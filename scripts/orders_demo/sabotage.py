@@ -53,13 +53,13 @@ def _kill(watch: Watch, what: str, victim: Callable[[int], int], after_epoch: in
     end = time.monotonic() + FIND_S
     while time.monotonic() < end:
         found = watch.staging()
-        if found and found[0].txn.epoch > after_epoch and (stage_pid := _running_stage(watch, *found)):
+        if found and found[0].txn_id.epoch > after_epoch and (stage_pid := _running_stage(watch, *found)):
             time.sleep(SPARK_AT_WORK_S)
             pid = victim(stage_pid)
             if watch.staging() == found and _alive(stage_pid) and _alive(pid):
                 os.kill(pid, signal.SIGKILL)
                 if not _decided(watch, found[0]):
-                    txn = found[0].txn
+                    txn = found[0].txn_id
                     return Hit(what, pid, txn.epoch, txn.attempt, stage_pid)
         time.sleep(0.05)
     raise Missed(f"{what} could not be killed in the middle of an epoch within {FIND_S:.0f} s")
@@ -79,7 +79,7 @@ def _time(text: str) -> datetime:
 
 
 def _decided(watch: Watch, opened: OpenRecord) -> bool:
-    txn = opened.txn
+    txn = opened.txn_id
     return watch.ledger.decision_record(txn.epoch, txn.attempt) is not None
 
 

@@ -72,7 +72,7 @@ def judged_windows(system: System, reader: ReaderOfWindows, produced: Mapping[Or
 
 def _upkeep(facts: LedgerFacts, log: list[list[JsonDict]]) -> dict[str, int]:
     """How many epochs have put the whole state into new files, and how many others have dropped expired files."""
-    complete = {number: facts.opens[number, record.txn.attempt] for number, record in facts.complete.items()}
+    complete = {number: facts.opens[number, record.txn_id.attempt] for number, record in facts.complete.items()}
     folds = {number for number, opened in complete.items() if opened.state[STATE].fold}
     app = App.of("bank_windows", STATE).epoch
     dropping = {

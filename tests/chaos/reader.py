@@ -105,12 +105,12 @@ class Reader:
 
     def _balance(self, record: CompleteRecord) -> int | None:
         """The sum of all books up to the epoch; None: they need not add up to nothing."""
-        total, expected = 0, self._rows_up_to(record.txn.epoch)
+        total, expected = 0, self._rows_up_to(record.txn_id.epoch)
         for sink, book in self._books.items():
-            sums = book.sums(record.txn.epoch)
+            sums = book.sums(record.txn_id.epoch)
             if not sums.rows == sums.records == expected:
                 self.wrong.append(
-                    f"epoch {record.txn.epoch} of {self.pipeline}: {sink} has {sums.rows} rows of {sums.records} "
+                    f"epoch {record.txn_id.epoch} of {self.pipeline}: {sink} has {sums.rows} rows of {sums.records} "
                     f"records, the ledger {expected}"
                 )
             total += sums.amount
@@ -140,7 +140,7 @@ class ReaderOfWindows(Reader):
     totals: dict[int, Sums] = field(default_factory=dict)
 
     def _balance(self, record: CompleteRecord) -> None:
-        epoch = record.txn.epoch
+        epoch = record.txn_id.epoch
         if epoch not in self.totals:
             each = [book.sums(epoch) for book in self._books.values()]
             self.totals[epoch] = Sums(*map(sum, zip(*each, strict=True)))

@@ -98,7 +98,7 @@ def taken(facts: LedgerFacts) -> list[Taken]:
     return [
         Taken(
             number=number,
-            now=datetime.fromisoformat(facts.opens[number, record.txn.attempt].now),
+            now=datetime.fromisoformat(facts.opens[number, record.txn_id.attempt].now),
             watermark=record.watermarks[0],
             ranges={
                 (topic, r.partition): range(r.start, r.end) for topic in record.ranges for r in record.ranges[topic]

@@ -301,7 +301,7 @@ def test_a_signed_ledger_that_was_lost_is_signed_again_and_believes_no_forged_re
     stored = world.records / rebuilt_key(1)
     assert b'{"sha256":' in stored.read_bytes() and b'"hmac":"' in stored.read_bytes()
     epochs(world, 3)
-    forged = replace(record, number=2, txn_id=record.txn_id.replace("/2/", "/3/"))
+    forged = replace(record, number=2, txn_id=TransactionId.parse(record.txn_id.replace("/2/", "/3/")))
     (world.records / rebuilt_key(2)).write_bytes(encode(forged))
     world.produce(2)
     error = refused(world)
@@ -391,7 +391,7 @@ def test_only_a_backfill_that_opens_is_printed_for_a_sink_left_out(
         timed_by(event_time, renamed_audit(world, audit_2=unknown)).open(Run("dag", "next"))
     assert error.value.code is codes.BACKFILL_UNKNOWN
     opened = timed_by(event_time, renamed_audit(world, **printed)).open(Run("dag", "next"))
-    assert isinstance(opened, OpenRecord) and opened.txn.epoch == 4
+    assert isinstance(opened, OpenRecord) and opened.txn_id.epoch == 4
     assert (opened.ranges_of("audit_2") == opened.ranges) is not bool(printed)
 
 

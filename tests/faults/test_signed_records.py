@@ -18,6 +18,7 @@ from airflow_epochs.model import (
     Receipt,
     RunIndex,
     TakeoverRecord,
+    TransactionId,
     TryRecord,
     WaivedRecord,
 )
@@ -87,14 +88,15 @@ def everything_forged(world: DiskWorld) -> dict[str, bytes]:
     """One record of every kind that somebody could add to an epoch in doubt, or to one that is not begun."""
     attempt = world.ledger.view(2).open or opened(world)
     assert attempt
-    txn, again = attempt.txn_id, replace(attempt.txn, attempt=attempt.txn.attempt + 1, nonce="f" * 32)
+    txn = attempt.txn_id
+    again = TransactionId(txn.pipeline, txn.epoch, txn.attempt + 1, "f" * 32)
     receipt = Receipt(txn_id=txn, sink="orders", rows=5, files=1, bytes=1, version=9, committed_at="now")
     waived = WaivedRecord(txn_id=txn, sink="audit", who="me", why="because", at="now")
     complete = world.ledger.complete_record(1)
     assert complete
     completed = replace(complete, txn_id=txn, ranges=attempt.ranges)
     records: list[LedgerRecord] = [
-        replace(attempt, txn_id=str(again)),
+        replace(attempt, txn_id=again),
         tried(attempt, own_places(attempt)),
         replace(decided(attempt, {}), decision=DecisionKind.GLOBAL_ABORT),
         receipt,

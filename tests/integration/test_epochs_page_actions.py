@@ -75,7 +75,7 @@ def test_a_run_that_was_aborted_from_the_page_shows_nothing_of_its_rows(ledgers:
     task = memory_coordinator(world, pipeline, store=LocalStore(ledgers.root))
     run_epoch(task, run)  # the run goes on, or is cleared: with an attempt of its own
     complete = ledgers.ledger().complete_record(1)
-    assert complete and complete.txn.attempt == 2
+    assert complete and complete.txn_id.attempt == 2
     assert world.table("orders").values() == ["c"]
 
 

@@ -368,8 +368,8 @@ def test_each_waived_transaction_gets_its_fence_the_oldest_first() -> None:
         env = MemoryEnvironment(observer=dies_at("commit.orders"))
         with pytest.raises(Crash):
             scenario.airflow_run(run_of(number), memory_coordinator(scenario.world, old, env=env))
-        txns.append(scenario.ledger.view(number).opened.txn)
-        waiver = WaivedRecord(txn_id=str(txns[-1]), sink="orders", who="me", why="it hangs", at="now")
+        txns.append(scenario.ledger.view(number).opened.txn_id)
+        waiver = WaivedRecord(txn_id=txns[-1], sink="orders", who="me", why="it hangs", at="now")
         scenario.ledger.put(waiver)
         assert scenario.airflow_run(run_of(number), memory_coordinator(scenario.world, old)) is None
     scenario.produce(2)
@@ -377,8 +377,8 @@ def test_each_waived_transaction_gets_its_fence_the_oldest_first() -> None:
     assert scenario.airflow_run(run_of(4), memory_coordinator(scenario.world, today)) is None
     first = scenario.ledger.complete_record(1)
     assert first and Recording.asked[:2] == [
-        ([first.txn], txns[0].fence),
-        ([first.txn, txns[0].fence], txns[1].fence),
+        ([first.txn_id], txns[0].fence),
+        ([first.txn_id, txns[0].fence], txns[1].fence),
     ]
 
 

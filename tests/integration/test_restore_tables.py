@@ -246,7 +246,7 @@ def test_a_backfill_does_not_reach_back_beyond_the_epoch_that_brought_tables_bac
     for number in (4, 5):
         world.produce("gh")
         assert world.run(number) is None
-    assert [each.txn.epoch for each in replayed(world.task().task, 3, 6)] == [3, 5], "its rows are no input"
+    assert [each.txn_id.epoch for each in replayed(world.task().task, 3, 6)] == [3, 5], "its rows are no input"
     wider = wider.but(backfill={"lake_c": 4})
     epoch(wider, 6, "ij")
     assert wider.shown("lake_c") == "gghhij"

@@ -366,7 +366,7 @@ def test_a_retry_says_whether_the_open_attempt_goes_on_or_is_aborted(
     run_id = fresh(lab).retries()[0].run_id
     assert short(lab.harness.drive(run_id)).state == "success"
     complete = fresh(lab).complete_record(1)
-    assert complete and complete.txn.attempt == attempt
+    assert complete and complete.txn_id.attempt == attempt
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 

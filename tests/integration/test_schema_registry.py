@@ -156,7 +156,7 @@ def test_a_rerun_decodes_with_the_schemas_of_the_first_attempt_though_the_regist
     shop.run()
     assert (shop.orders(), shop.rejected()) == ([("a", 5.0, "web")], [])
     [epoch] = shop.lab.records("shop")
-    assert epoch.txn.attempt == 2
+    assert epoch.txn_id.attempt == 2
 
 
 @pytest.mark.long

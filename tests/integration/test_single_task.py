@@ -256,7 +256,7 @@ def test_a_failed_stage_aborts_its_attempt_and_the_cleared_task_takes_the_same_o
     assert lab.clear("r1", only_failed=True).xcoms["epochs"]["epoch"] == 2
     assert lab.shown() == [["a", "b"], ["a", "b"]]
     record = lab.ledger.complete_record(1)
-    assert record and (record.txn.attempt, record.ranges["orders"][0].end) == (2, 1)
+    assert record and (record.txn_id.attempt, record.ranges["orders"][0].end) == (2, 1)
 
 
 @pytest.mark.few(1)

@@ -81,9 +81,9 @@ class TwoSinks:
         """Both show every record once, and nothing staged is left."""
         assert self.in_the_database() == self.in_the_lake() == self.source.all_rows()
         record = self.coordinator().newest_complete()
-        assert record.txn.epoch == epochs
+        assert record.txn_id.epoch == epochs
         marker = self.sql_sink.last_committed("orders", Environment(self.connections))
-        assert marker == Marker.of(record.txn)
+        assert marker == Marker.of(record.txn_id)
         assert not [p for p in (self.folder / "staging").rglob("*") if p.is_file() and p.name != OWNER]
 
 

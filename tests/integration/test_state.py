@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs import DeltaSink, EventTime, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused, located
-from airflow_epochs.model import Marker, Run
+from airflow_epochs.model import Marker, Run, TransactionId
 from airflow_epochs.read import state as read_state
 from airflow_epochs.sinks.delta.state import pinning
 from airflow_epochs.sinks.delta.state.pinning import FOLD_EPOCHS_MIN
@@ -378,8 +377,8 @@ def test_a_fence_of_a_clustered_state_changes_neither_its_clustering_nor_its_row
     session.sql(f"ALTER TABLE {table} CLUSTER BY (page)").collect()
     complete, [sink] = task.task.ledger.complete_record(1), task.task.pipeline.sinks
     assert complete and isinstance(sink, StateTable)
-    env, over = task.task.env, complete.txn
-    fence = replace(over, epoch=2).fence
+    env, over = task.task.env, complete.txn_id
+    fence = TransactionId(over.pipeline, 2, over.attempt, over.nonce).fence
     assert sink.fence("changes", [over], fence, env) and sink.last_committed("changes", env) == Marker.of(fence)
     detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
     assert (detail["clusteringColumns"], detail["numFiles"]) == (["page"], 1)

@@ -393,7 +393,7 @@ def test_windows_go_on_as_if_nothing_had_happened_after_their_ledger_was_lost_an
         assert sorted(map(str, lab.rows(table, columns))) == sorted(map(str, twin.rows(table, columns)))
     assert lab.rows("late", "page") and lab.shown_windows()
     (*_, newest), (*_, other) = lab.records(), twin.records()
-    assert (newest.txn.epoch, newest.watermarks) == (other.txn.epoch, other.watermarks)
+    assert (newest.txn_id.epoch, newest.watermarks) == (other.txn_id.epoch, other.watermarks)
     reached = [{p: at.newest for p, at in each.event_times[lab.topic].items()} for each in (newest, other)]
     assert reached[0] == reached[1]
 

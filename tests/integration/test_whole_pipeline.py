@@ -297,8 +297,8 @@ def test_vacuum_at_0_hours_after_the_decision_takes_the_staged_files_and_the_nex
     assert set(lab.staged_files("orders")) > committed
     vacuum_at_0_hours(lab.folder / "orders", connect)
     assert set(lab.staged_files("orders")) == committed
-    assert lab.task().open(Run("dag", "r3")).txn.epoch == 2
-    assert lab.task().newest_complete().txn.epoch == 2
+    assert lab.task().open(Run("dag", "r3")).txn_id.epoch == 2
+    assert lab.task().newest_complete().txn_id.epoch == 2
     assert [len(lab.task().task.ledger.restaged(2, sink)) for sink in ("orders", "rejected")] == [1, 0]
     found = sorted((partition, offset) for _, partition, offset in lab.rows())
     assert found == [(partition, offset) for partition in (0, 1) for offset in range(40)]

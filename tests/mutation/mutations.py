@@ -105,8 +105,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/agreement.py",
-                "compare(found, opened.txn) is not Shown.BEHIND",
-                "compare(found, opened.txn) is Shown.AHEAD",
+                "compare(found, opened.txn_id) is not Shown.BEHIND",
+                "compare(found, opened.txn_id) is Shown.AHEAD",
             )
         ],
         [RESTORED],
@@ -167,7 +167,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a try of staging uses the place of the one before",
-        [("coordinator/staging.py", "try_id = task.draw_id()", "try_id = opened.txn.nonce")],
+        [("coordinator/staging.py", "try_id = task.draw_id()", "try_id = opened.txn_id.nonce")],
         [STRANGERS],
     ),
     Mutation(
@@ -212,7 +212,7 @@ MUTATIONS = [
     Mutation(
         "clean-up of an aborted attempt takes the next one's places, too",
         [
-            ("coordinator/cleanup.py", "ledger.tries_of(opened)", "ledger.tries(opened.txn.epoch)"),
+            ("coordinator/cleanup.py", "ledger.tries_of(opened)", "ledger.tries(opened.txn_id.epoch)"),
             ("coordinator/cleanup.py", "if place != sink.place(attempt, try_id, self.env):", "if False:"),
             ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],
@@ -228,8 +228,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/opening.py",
-                "            txn_id=str(again),\n            ranges=planned.ranges,\n",
-                "            txn_id=str(again),\n"
+                "            txn_id=again,\n            ranges=planned.ranges,\n",
+                "            txn_id=again,\n"
                 "            ranges=task.pipeline.source.plan(None, Limits(), task.env).ranges,\n",
             )
         ],
@@ -240,8 +240,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/opening.py",
-                "            last,\n            txn_id=str(again),",
-                "            last,\n            seed=last.seed + 1,\n            txn_id=str(again),",
+                "            last,\n            txn_id=again,",
+                "            last,\n            seed=last.seed + 1,\n            txn_id=again,",
             )
         ],
         [CRASHES],
@@ -571,8 +571,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/opening.py",
-                "            last,\n            txn_id=str(again),",
-                "            last,\n            txn_id=str(again),\n"
+                "            last,\n            txn_id=again,",
+                "            last,\n            txn_id=again,\n"
                 "            watermarks=next_watermarks(task.pipeline.event_time, before, task.now()),",
             )
         ],

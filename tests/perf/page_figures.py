@@ -56,7 +56,7 @@ def _pipeline(root: Path, name: str, epochs: int) -> None:
 
 
 def _numbered(first: CompleteRecord, number: int) -> CompleteRecord:
-    txn = str(replace(TransactionId.parse(first.txn_id), epoch=number))
+    txn = TransactionId(first.txn_id.pipeline, number, first.txn_id.attempt, first.txn_id.nonce)
     at = datetime.fromisoformat(first.completed_at) + timedelta(seconds=5 * number)
     return replace(
         first,

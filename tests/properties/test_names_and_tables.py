@@ -146,7 +146,7 @@ class History:
 
     def _written_in(self, number: int) -> Iterator[tuple[str, list[Row]]]:
         complete = self.world.ledger.complete_record(number)
-        opened = self.world.ledger.open_record(number, complete.txn.attempt) if complete else None
+        opened = self.world.ledger.open_record(number, complete.txn_id.attempt) if complete else None
         assert opened
         for sink, plan in opened.sinks.items():
             ranges = (r for of in opened.ranges_of(sink).values() for r in of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -10,12 +11,12 @@ from itertools import count
 from typing import NamedTuple
 from unittest.mock import patch
 
-import msgspec
 import pytest
 
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
+from airflow_epochs.ledger.codec import from_plain, to_json
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import Crash, MemoryEnvironment, Rest, check
 from tests.support.explored import EXPLORED, explored
@@ -142,7 +143,7 @@ class Model:
 
     def actor(self, name: str, *steps: Step, abort: int | None = None, report: StageReport | None = None) -> Actor:
         """One process per step; after an error, the ``abort`` task of that run, if given."""
-        first = XCom((sum(map(ord, name)) << 16), msgspec.json.encode(report))
+        first = XCom((sum(map(ord, name)) << 16), to_json(report))
         tasks = [self._task(name, index, step, len(steps)) for index, step in enumerate(steps)]
         tasks[0] = starting_with(first, tasks[0])
         abort_step = aborting(abort) if abort else lambda c, r: None
@@ -152,7 +153,8 @@ class Model:
         def task(carry: Hashable) -> tuple[int | None, Hashable]:
             assert isinstance(carry, XCom)
             drawn = count(carry.drawn)
-            report = msgspec.json.decode(carry.report, type=StageReport | None)
+            told = json.loads(carry.report)
+            report = from_plain(told, StageReport) if told else None
             try:
                 report = step(self.coordinator(f"{name}.{index}", drawn), report) or report
             except NoNewData:
@@ -161,7 +163,7 @@ class Model:
                 assert not isinstance(error, Corrupt), f"a late process calls for a human: {error}"
                 return (abort_index, carry._replace(drawn=next(drawn))) if index < abort_index else (None, None)
             last = index + 1 >= abort_index
-            return None if last else index + 1, XCom(next(drawn), msgspec.json.encode(report))
+            return None if last else index + 1, XCom(next(drawn), to_json(report))
 
         return task
 

@@ -124,7 +124,7 @@ def test_the_answer_to_a_record_is_lost_and_nobody_notices(row: int) -> None:
     )
     assert world.scenario.airflow_run(run(1), world.scenario.coordinator(store=store)) is None
     assert store.fired
-    assert world.facts.complete[1].txn.attempt == 1
+    assert world.facts.complete[1].txn_id.attempt == 1
     world.settle_and_check()
     record("F6", row, {"="})
 

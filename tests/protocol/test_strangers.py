@@ -112,7 +112,7 @@ def test_an_epoch_that_is_opened_again_has_the_ranges_of_its_first_attempt_thoug
     again = scenario.coordinator().open(run(2))
     assert isinstance(again, OpenRecord)
     assert (again.ranges, again.now, again.seed) == (first.ranges, first.now, first.seed)
-    assert again.txn.attempt == 2 and again.txn.nonce != first.txn.nonce
+    assert again.txn_id.attempt == 2 and again.txn_id.nonce != first.txn_id.nonce
     scenario.settle()
     scenario.check_every_row()
 
@@ -156,7 +156,7 @@ def test_a_committer_of_a_history_that_was_lost_is_never_taken_for_one_of_this_h
     scenario.world.store.values = older
     scenario.produce(records)
     new = in_doubt(scenario, 3)
-    assert newest(scenario).opened.txn.epoch == opened.txn.epoch
+    assert newest(scenario).opened.txn_id.epoch == opened.txn_id.epoch
     restored, scenario.world.store.values = scenario.world.store.values, lost
     old.commit(run(2), "orders")
     scenario.world.store.values = restored

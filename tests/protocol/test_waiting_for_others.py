@@ -109,7 +109,7 @@ def test_an_attempt_that_its_run_completes_meanwhile_is_not_aborted_and_the_next
 
     met.produce(2)
     caplog.set_level("INFO")
-    assert met.task(meanwhile=nested(met, goes_on)).open(run(2)).txn.epoch == 2
+    assert met.task(meanwhile=nested(met, goes_on)).open(run(2)).txn_id.epoch == 2
     assert 20 < met.time.seconds < 25
     assert "run run 1 of DAG dag (process " in caplog.text
     assert "waiting up to 60 s for it before it is aborted" in caplog.text
@@ -128,7 +128,7 @@ def test_a_run_that_has_decided_gets_time_to_complete_its_epoch_itself() -> None
             first.complete(run(1))
 
     met.produce(2)
-    assert met.task(meanwhile=nested(met, goes_on)).open(run(2)).txn.epoch == 2
+    assert met.task(meanwhile=nested(met, goes_on)).open(run(2)).txn_id.epoch == 2
     record = met.ledger.complete_record(1)
     assert record and record.completed_by == run(1)
 
@@ -138,7 +138,7 @@ def test_an_attempt_of_a_run_that_is_dead_is_aborted_once_the_time_is_up() -> No
     met.left_open(run(1))
     met.time.sleep(45)
     again = met.task().open(run(2))
-    assert (again.txn.epoch, again.txn.attempt) == (1, 2)
+    assert (again.txn_id.epoch, again.txn_id.attempt) == (1, 2)
     assert 60 <= met.time.seconds <= 45 + 15 * 1.5 + 1
     decision = met.ledger.decision_record(1, 1)
     assert decision and "found undecided by run run 2 of DAG dag (process " in decision.reason
@@ -149,7 +149,7 @@ def test_an_attempt_that_is_not_young_is_aborted_at_once(age_s: float) -> None:
     met = Met()
     met.left_open(run(1))
     met.time.sleep(age_s)
-    assert met.task().open(run(2)).txn.attempt == 2
+    assert met.task().open(run(2)).txn_id.attempt == 2
     assert met.time.seconds == age_s
 
 
@@ -166,14 +166,14 @@ def test_a_try_of_stage_is_a_sign_of_life() -> None:
 def test_a_cleared_run_does_not_wait_for_its_own_attempt() -> None:
     met = Met()
     met.left_open(run(1))
-    assert met.task().open(run(1)).txn.attempt == 2
+    assert met.task().open(run(1)).txn_id.attempt == 2
     assert met.time.seconds == 0
 
 
 def test_an_epoch_found_in_doubt_is_rolled_forward_at_once() -> None:
     met = Met()
     in_doubt(met)
-    assert met.task().open(run(2)).txn.epoch == 1
+    assert met.task().open(run(2)).txn_id.epoch == 1
     assert met.time.seconds == 0
 
 
@@ -184,7 +184,7 @@ def test_a_clock_that_is_a_day_wrong_makes_the_wait_neither_endless_nor_unsafe(s
     late = met.task()
     clock = late.task.clock
     late.task.clock = lambda: clock() + timedelta(seconds=skew_s)
-    assert late.open(run(2)).txn.attempt == 2
+    assert late.open(run(2)).txn_id.attempt == 2
     assert met.time.seconds <= WAIT_S * 1.5 + 1
     met.settle()
     met.check_every_row()

@@ -123,7 +123,7 @@ def test_every_attempt_of_an_epoch_has_the_same_watermarks_whatever_the_clock_sa
     first = opened(task, run(3))
     abort(task, run(3))
     again = opened(coordinator(scenario, event_time, clock=80), run(4))
-    assert (again.txn.attempt, again.watermarks) == (2, first.watermarks)
+    assert (again.txn_id.attempt, again.watermarks) == (2, first.watermarks)
     assert first.watermarks == (at(5) - 1, at(5) - 1)
 
 

@@ -51,7 +51,7 @@ def on_disk(
 class Left:
     """What a process left behind: its attempt, if it had opened one, and a copy of the ledger."""
 
-    txn: str | None
+    txn: TransactionId | None
     copy: LedgerCopy
 
 
@@ -173,11 +173,11 @@ class DiskWorld:
             newest, attempt = opened, attempt + 1
         return newest
 
-    def fate_of(self, txn: str | None) -> Outcome:
+    def fate_of(self, txn: TransactionId | None) -> Outcome:
         """What came of an attempt, now that everything is complete."""
         if txn is None:
             return "="
-        record = self.ledger.complete_record(TransactionId.parse(txn).epoch)
+        record = self.ledger.complete_record(txn.epoch)
         return "C" if record and record.txn_id == txn else "A"
 
     def snapshot(self) -> dict[str, str]:

@@ -50,7 +50,7 @@ def opened(world: DiskWorld, specs: Mapping[str, JsonDict] | None = None) -> Ope
         name: SinkPlan(spec={**plan.spec, **(specs or {}).get(name, {})}, previous=before.txn_id)
         for name, plan in before.sinks.items()
     }
-    txn = str(TransactionId(world.name, 2, 1, NONCE))
+    txn = TransactionId(world.name, 2, 1, NONCE)
     return replace(before, txn_id=txn, sinks=sinks, run_id="somebody's")
 
 
@@ -83,7 +83,7 @@ def decided(attempt: OpenRecord, places: Mapping[str, str]) -> DecisionRecord:
 
 def own_places(attempt: OpenRecord) -> dict[str, str]:
     """Where the sinks of an attempt stage in the try ``NONCE``."""
-    txn = attempt.txn
+    txn = attempt.txn_id
     stem = f"epochs/{attempt.ledger_id}.{{}}/{txn.epoch}-{txn.attempt}-{NONCE}"
     return {name: f"{plan.spec['table']}/{stem.format(name)}" for name, plan in attempt.sinks.items()}
 

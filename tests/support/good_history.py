@@ -106,4 +106,4 @@ def aborted_id(history: History) -> str:
 
 
 def committed(history: History, epoch: int) -> TransactionId:
-    return history.facts.complete[epoch].txn
+    return history.facts.complete[epoch].txn_id

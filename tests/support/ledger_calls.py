@@ -131,8 +131,8 @@ def _as_epoch(number: int, record: CompleteRecord) -> CompleteRecord:
     )
 
 
-def _as_of(epoch: int, txn_id: str) -> str:
-    return str(replace(TransactionId.parse(txn_id), epoch=epoch))
+def _as_of(epoch: int, txn: TransactionId) -> TransactionId:
+    return TransactionId(txn.pipeline, epoch, txn.attempt, txn.nonce)
 
 
 def total(tasks: dict[str, CountingStore]) -> int:

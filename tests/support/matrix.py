@@ -124,4 +124,4 @@ def came_of(before: LedgerFacts, after: LedgerFacts) -> Outcome:
     """What became of epoch 1, which stood at ``before`` when the fault fired."""
     if 1 in before.complete or (1, 1) not in before.opens:
         return "="
-    return "C" if after.complete[1].txn.attempt == 1 else "A"
+    return "C" if after.complete[1].txn_id.attempt == 1 else "A"

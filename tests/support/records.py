@@ -22,8 +22,8 @@ from airflow_epochs.model import (
 RUN = Run("dag", "run 1")
 
 
-def txn(epoch: int = 1, attempt: int = 1, digit: str = "0", pipeline: str = "p") -> str:
-    return str(TransactionId(pipeline, epoch, attempt, digit * 32))
+def txn(epoch: int = 1, attempt: int = 1, digit: str = "0", pipeline: str = "p") -> TransactionId:
+    return TransactionId(pipeline, epoch, attempt, digit * 32)
 
 
 def open_record(epoch: int = 1, attempt: int = 1, digit: str = "0", pipeline: str = "p") -> OpenRecord:
@@ -83,10 +83,10 @@ def complete(epoch: int = 1) -> CompleteRecord:
 def rebuilt_to(newest: CompleteRecord) -> RebuiltRecord:
     """The record of a rebuilding that put this completion record."""
     return RebuiltRecord(
-        pipeline=newest.txn.pipeline,
+        pipeline=newest.txn_id.pipeline,
         number=1,
         txn_id=newest.txn_id,
-        backfill_from=newest.txn.epoch + 1,
+        backfill_from=newest.txn_id.epoch + 1,
         dag_id="dag",
         source={},
         transform="t",

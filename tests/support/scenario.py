@@ -126,7 +126,7 @@ class Scenario:
             before = {r.partition: r.end for r in last}
             for sink in record.receipts:
                 shown.setdefault(sink, []).append(record.txn_id)
-            self._check_records(epoch, record.txn)
+            self._check_records(epoch, record.txn_id)
         for sink, transactions in shown.items():
             table = self.world.table(sink)
             assert [commit.txn_id for commit in table.commits] == transactions, "a sink shows what the ledger does not"
@@ -142,9 +142,9 @@ class Scenario:
             if opened.command:
                 continue
             opens.append(opened)
-            decision = self.ledger.decision_record(epoch, opened.txn.attempt)
+            decision = self.ledger.decision_record(epoch, opened.txn_id.attempt)
             assert decision and decision.txn_id == opened.txn_id
-            expected = DecisionKind.GLOBAL_COMMIT if opened.txn == committed else DecisionKind.GLOBAL_ABORT
+            expected = DecisionKind.GLOBAL_COMMIT if opened.txn_id == committed else DecisionKind.GLOBAL_ABORT
             assert decision.decision is expected
         inputs = {(o.obeys, str(o.ranges), o.now, o.seed) for o in opens}
         assert len(inputs) == len({o.obeys for o in opens}), "an attempt changed the epoch's input"

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.model import TransactionId
 from airflow_epochs.testing import DictStore, MemoryWorld, Place
 from airflow_epochs.testing.world import Published, TableCommit
 
@@ -124,11 +125,11 @@ class ScheduledWorld(MemoryWorld):
         answer: Place | None = self.ask("place", name)
         return answer
 
-    def marker(self, table: str, app: str) -> str | None:
-        answer: str | None = self.ask("marker", table, app)
+    def marker(self, table: str, app: str) -> TransactionId | None:
+        answer: TransactionId | None = self.ask("marker", table, app)
         return answer
 
-    def publish(self, table: str, commit: TableCommit, previous: str | None) -> Published:
+    def publish(self, table: str, commit: TableCommit, previous: TransactionId | None) -> Published:
         answer: Published = self.ask("publish", table, commit, previous)
         return answer
 

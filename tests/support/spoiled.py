@@ -337,7 +337,7 @@ def a_decision_for_another_transaction(history: History) -> History:
         without_record(history, complete_key(3)),
         attempt_key(3, 1, "decision"),
         DecisionRecord,
-        txn_id=record.txn_id[:-32] + "f" * 32,
+        txn_id=record.txn_id.with_nonce("f" * 32),
     )
 
 

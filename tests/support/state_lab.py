@@ -233,7 +233,7 @@ class Lab:
         """Windows out, late clicks and the open rest are what plain Python makes of the clicks and the watermarks."""
         oracle = Oracle(self.sent, ahead, idle_at_once)
         for record in self.records():
-            opened = self.ledger("clicks").open_record(record.txn.epoch, record.txn.attempt)
+            opened = self.ledger("clicks").open_record(record.txn_id.epoch, record.txn_id.attempt)
             assert opened
             oracle.epoch(opened.source["topics"], record.ranges)
             assert relative(record.watermarks[0]) == oracle.mark

@@ -131,7 +131,7 @@ class TableLab:
         """The attempt that completed an epoch."""
         complete = self.ledger.complete_record(epoch)
         assert complete
-        opened = self.ledger.open_record(epoch, complete.txn.attempt)
+        opened = self.ledger.open_record(epoch, complete.txn_id.attempt)
         assert opened
         return opened
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_epochs.ledger.queries import RecordCounts, accounts
-from airflow_epochs.model import CompleteRecord, Receipt, Run
+from airflow_epochs.model import CompleteRecord, Receipt, Run, TransactionId
 
-TXN = f"orders/1/1/{'0' * 32}"
+TXN = TransactionId("orders", 1, 1, "0" * 32)
 
 
 def receipt(sink: str, rows: int, **detail: Any) -> Receipt:

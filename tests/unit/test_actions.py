@@ -67,7 +67,7 @@ def test_a_run_that_is_still_at_work_goes_on_with_a_new_attempt_as_the_abort_tel
     coordinator.commit(run(1), "orders")
     coordinator.complete(run(1))
     complete = scenario.ledger.complete_record(1)
-    assert complete and (complete.txn.attempt, complete.opened_by) == (2, run(1))
+    assert complete and (complete.txn_id.attempt, complete.opened_by) == (2, run(1))
     scenario.settle()
     scenario.check_every_row()
 

@@ -108,7 +108,7 @@ def test_what_a_pipeline_reads_is_told_by_its_newest_open_record(
 ) -> None:
     finish(scenario)
     opened = newest_opened(scenario.ledger)
-    assert opened and opened.txn.epoch == 2
+    assert opened and opened.txn_id.epoch == 2
     assert (unfinished(scenario.ledger) is None) == (scenario.ledger.newest_complete() == 2)
     assert newest_opened(Ledger(DictStore(), "p")) is None
 

@@ -164,7 +164,7 @@ def test_in_a_signed_ledger_the_command_is_signed_and_a_forged_one_is_not_obeyed
         return Coordinator(replace(task, ledger=Ledger(store, "orders", keys)))
 
     order = adopt(signed())
-    forged = replace(order, txn_id=str(TransactionId("orders", 1, 2, order.txn.nonce)), obeys=2, format=1)
+    forged = replace(order, txn_id=TransactionId("orders", 1, 2, order.txn_id.nonce), obeys=2, format=1)
     Ledger(store, "orders", checked=False).put(forged)
     with pytest.raises(Corrupt, match="EPOCHS-LEDGER-RECORD-FORGED"):
         signed().open(run(1))

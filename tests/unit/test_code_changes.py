@@ -184,7 +184,7 @@ def test_an_aborted_epoch_is_opened_again_with_changed_code_only_once_that_is_ac
     refused(stopping, 2)
     acknowledge(stopping, "new")
     again = stopping.coordinator().open(run(2))
-    assert (again.ranges, again.txn.attempt) == (first.ranges, 2)
+    assert (again.ranges, again.txn_id.attempt) == (first.ranges, 2)
 
 
 def test_a_try_with_other_code_than_its_attempt_is_told_everywhere_and_its_code_goes_on_record() -> None:

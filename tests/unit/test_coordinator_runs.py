@@ -78,7 +78,7 @@ def test_complete_asks_every_sink_again_before_it_closes_the_epoch() -> None:
     for sink in BOTH:
         coordinator.commit(run(1), sink)
     (commit,) = scenario.world.tables["audit"]
-    scenario.world.tables["audit"] = (commit._replace(txn_id=f"{commit.txn_id[:-32]}{'f' * 32}"),)
+    scenario.world.tables["audit"] = (commit._replace(txn_id=commit.txn_id.with_nonce("f" * 32)),)
     with pytest.raises(Corrupt, match=r"(?s)Two ledgers with this pipeline name.*sink audit"):
         coordinator.complete(run(1))
     assert scenario.ledger.newest_complete() == 0
@@ -104,7 +104,7 @@ def test_a_run_that_finds_an_epoch_in_doubt_finishes_it_and_passes_it_on_though_
     record = scenario.ledger.complete_record(1)
     assert record and record.opened_by == run(1) and record.completed_by == run(2)
     assert newest(scenario).state is State.NEW
-    assert scenario.coordinator().open(run(3)).txn.epoch == 2
+    assert scenario.coordinator().open(run(3)).txn_id.epoch == 2
 
 
 def test_a_run_that_finds_an_epoch_in_doubt_and_no_new_data_passes_it_on() -> None:
@@ -164,7 +164,7 @@ def test_an_epoch_that_another_actor_finishes_first_is_that_ones_and_new_data_is
     scenario.produce(2)
     finish = nested(scenario, lambda: scenario.airflow_run(run(3)))
     opener = scenario.coordinator(observer=lambda reached: finish() if reached == moment else None)
-    assert opener.open(run(2)).txn.epoch == epoch
+    assert opener.open(run(2)).txn_id.epoch == epoch
     assert scenario.told == [1]
     scenario.settle()
     scenario.check_every_row()
@@ -237,7 +237,7 @@ def test_a_cleared_run_of_an_old_epoch_passes_that_epoch_on_and_tells_of_the_new
         scenario.airflow_run(run(number))
         scenario.produce(2)
     assert passed_on(scenario, run(1)).epoch == 1
-    assert scenario.coordinator().newest_complete().txn.epoch == 3
+    assert scenario.coordinator().newest_complete().txn_id.epoch == 3
 
 
 def killed_after_open_landed(scenario: Scenario) -> None:
@@ -325,7 +325,7 @@ def test_another_dag_with_the_same_pipeline_name_is_refused_until_a_takeover_is_
     with pytest.raises(Refused, match="belongs to DAG 'dag'"):
         coordinator.open(run(2))
     scenario.ledger.take_over("other", who="me", why="renamed", at="now", writer="w")
-    assert coordinator.open(run(2)).txn.epoch == 2
+    assert coordinator.open(run(2)).txn_id.epoch == 2
     with pytest.raises(Refused, match="belongs to DAG 'other'"):
         scenario.coordinator().open(run(3))
 
@@ -344,7 +344,7 @@ def test_after_a_takeover_no_task_of_the_old_dag_opens_the_aborted_epoch_again(t
         coordinator.stage(run(2)) if task == "stage" else coordinator.vote(run(2), None)
     assert scenario.ledger.view(2).epoch.attempt == 1
     coordinator.task.pipeline = replace(coordinator.task.pipeline, dag_id="other")
-    assert coordinator.open(run(3)).txn.attempt == 2
+    assert coordinator.open(run(3)).txn_id.attempt == 2
 
 
 def left_aborted(scenario: Scenario) -> None:

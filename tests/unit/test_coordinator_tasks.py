@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from airflow_epochs import codes
@@ -17,6 +16,7 @@ from airflow_epochs.contracts import Environment, Limits, SinkAttempt, SparkJob
 from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
+from airflow_epochs.ledger.codec import to_json
 from airflow_epochs.model import Backlog, DecisionKind, JsonDict, OffsetRange, OpenRecord, Receipt, Staged, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, Row
@@ -40,7 +40,7 @@ def test_the_next_epoch_begins_where_the_last_complete_one_ended() -> None:
     scenario.produce(3)
     opened = scenario.coordinator().open(run(2))
     assert opened.ranges == {"orders": (OffsetRange(0, 5, 7), OffsetRange(1, 5, 6))}
-    assert opened.txn.epoch == 2 and opened.txn.attempt == 1
+    assert opened.txn_id.epoch == 2 and opened.txn_id.attempt == 1
 
 
 def test_an_epoch_knows_which_columns_its_sink_stored_in_its_last_epoch_also_after_a_waived_one(
@@ -64,7 +64,7 @@ def test_an_epoch_knows_which_columns_its_sink_stored_in_its_last_epoch_also_aft
     scenario.produce(3)
     scenario.coordinator().open(run(3))
     opened = newest(scenario).opened
-    assert (opened.txn.epoch, opened.sinks["orders"].stored) == (3, ("id", "qty"))
+    assert (opened.txn_id.epoch, opened.sinks["orders"].stored) == (3, ("id", "qty"))
 
 
 def test_limits_of_a_run_narrow_the_epoch() -> None:
@@ -121,7 +121,7 @@ def test_the_checkpoint_record_shows_ranges_votes_decision_and_receipts_as_they_
     completed = coordinator.complete(run(1), {"rows_in": 10})
     assert completed.state == "complete" and set(completed.receipts) == set(BOTH)
     assert completed.metrics == {"rows_in": 10}
-    json.loads(msgspec.json.encode(completed))
+    json.loads(to_json(completed))
 
 
 def test_the_consumer_position_is_told_and_never_asked_for() -> None:
@@ -232,7 +232,7 @@ def test_a_try_that_still_runs_is_stopped_also_if_the_attempts_since_then_never_
     staged(scenario, scenario.coordinator())
     for number in (2, 3, 4):
         scenario.coordinator().open(run(number))
-    assert newest(scenario).opened.txn.attempt == 4
+    assert newest(scenario).opened.txn_id.attempt == 4
     scenario.coordinator(spark=spark).stage(run(4))
     assert len(spark.stopped) == 1
 
@@ -241,7 +241,7 @@ def test_an_open_repeated_before_the_decision_fences_the_attempt_it_finds() -> N
     scenario = Scenario()
     report = staged(scenario, scenario.coordinator())
     again = scenario.coordinator().open(run(1))
-    assert again.txn.attempt == 2
+    assert again.txn_id.attempt == 2
     with pytest.raises(Refused, match=r"(?s)The staged rows belong to orders/1/1/.*Clear the stage task"):
         scenario.coordinator().vote(run(1), report)
 
@@ -276,7 +276,7 @@ def test_a_task_whose_run_opens_another_attempt_meanwhile_says_so_and_names_no_o
 def test_an_open_repeated_in_doubt_goes_on_with_the_same_attempt() -> None:
     scenario = Scenario()
     in_doubt(scenario)
-    assert scenario.coordinator().open(run(1)).txn.attempt == 1
+    assert scenario.coordinator().open(run(1)).txn_id.attempt == 1
     scenario.settle()
     scenario.check_every_row()
 
@@ -380,7 +380,7 @@ def test_an_aborted_epoch_is_opened_again_with_the_same_ranges_now_and_seed(who:
     scenario.produce(6)
     scenario.world.refusals.clear()
     second = scenario.coordinator().open(run(who))
-    assert second.txn.attempt == 2 and second.txn.nonce != first.txn.nonce
+    assert second.txn_id.attempt == 2 and second.txn_id.nonce != first.txn_id.nonce
     assert isinstance(second, OpenRecord)
     assert (second.ranges, second.now, second.seed) == (first.ranges, first.now, first.seed)
     scenario.settle()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.former_names import recorded_places
 from airflow_epochs.coordinator.inspection.checking import CheckedPipeline, looks_at
@@ -140,7 +141,7 @@ def nothing_after_the_rows(self: MemorySink, *call: Any) -> None:
 
 
 def of_another_transaction(self: MemorySink, *call: Any) -> Receipt:
-    return replace(MemorySink.commit(self, *call), txn_id="nonsense")
+    return replace(MemorySink.commit(self, *call), txn_id="nonsense")  # type: ignore[arg-type]  # as users may
 
 
 def of_another_sink(self: MemorySink, *call: Any) -> Receipt:
@@ -169,6 +170,18 @@ def test_a_wrong_answer_of_a_commit_leaves_the_epoch_in_doubt_and_the_mended_cla
     cleared = coordinator(world)
     cleared.commit(RUN, "archive")
     assert cleared.complete(RUN).epoch == 1
+    assert shown(world) == ["a", "b"]
+
+
+def test_a_receipt_may_name_its_transaction_by_the_text_alone(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_text(self: MemorySink, attempt: SinkAttempt, *call: Any) -> Receipt:
+        text: Any = str(attempt.txn)
+        return replace(MemorySink.commit(self, attempt, *call), txn_id=text)
+
+    monkeypatch.setattr(Own, "commit", with_text)
+    run_epoch(coordinator(world), RUN)
     assert shown(world) == ["a", "b"]
 
 

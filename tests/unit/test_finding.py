@@ -61,7 +61,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def reading(root: Path, partition: int, offset: int) -> list[int]:
     ledger = Ledger(LocalStore(root), "orders")
-    return [record.txn.epoch for record in epochs_that_read(ledger, "orders", partition, offset)]
+    return [record.txn_id.epoch for record in epochs_that_read(ledger, "orders", partition, offset)]
 
 
 def test_every_record_is_found_in_the_one_epoch_that_read_it(root: Path) -> None:
@@ -91,7 +91,7 @@ def test_after_a_move_back_a_record_is_found_in_every_epoch_that_read_it(
 
     monkeypatch.setattr(ledger, "complete_record", moved)
     offset = sum(range(38))
-    assert [record.txn.epoch for record in epochs_that_read(ledger, "orders", 0, offset)] == [39, 38]
+    assert [record.txn_id.epoch for record in epochs_that_read(ledger, "orders", 0, offset)] == [39, 38]
 
 
 def test_after_a_rebuilding_every_record_is_found_whose_epoch_the_ledger_has(
@@ -104,7 +104,7 @@ def test_after_a_rebuilding_every_record_is_found_whose_epoch_the_ledger_has(
     monkeypatch.setattr(ledger, "complete_record", lambda number: None if 11 < number < 30 else real(number))
     for epoch in range(1, EPOCHS + 1):
         for offset in (sum(range(epoch)), sum(range(epoch + 1)) - 1):
-            found = [record.txn.epoch for record in epochs_that_read(ledger, "orders", 0, offset)]
+            found = [record.txn_id.epoch for record in epochs_that_read(ledger, "orders", 0, offset)]
             assert found == ([] if 11 < epoch < 30 else [epoch])
 
 
@@ -117,7 +117,7 @@ def test_a_version_of_a_table_leads_to_the_epoch_that_made_it(root: Path, monkey
     monkeypatch.setattr("airflow_epochs.ledger.finding.newest_opened", lambda ledger: named)
     for version in (0, 7, EPOCHS - 1):
         [(sink, record)] = epochs_that_made(ledger, f"file://{root}/gold/", version)
-        assert (sink, record.txn.epoch) == ("gold", version + 1)
+        assert (sink, record.txn_id.epoch) == ("gold", version + 1)
     assert list(epochs_that_made(ledger, f"{root}/gold", EPOCHS)) == [], "of a compaction"
     assert list(epochs_that_made(ledger, f"{root}/silver", 0)) == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -31,7 +30,7 @@ class Shows:
 
     def newest(self) -> MarkerRecord:
         empty: Mapping[str, Any] = {"rows": 0, "files": 0, "size": 0, "place": "", "offsets": {}, "at": ""}
-        return MarkerRecord(txn_id=str(self._txn), topic="orders", **empty)
+        return MarkerRecord(txn_id=self._txn, topic="orders", **empty)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, shown: TransactionId) -> Corrupt:
@@ -81,7 +80,7 @@ def test_a_topic_ahead_of_the_ledger_names_the_waive_before_another_name_of_the_
 
 
 def test_another_transaction_of_the_epoch_in_doubt_is_that_of_another_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = told(monkeypatch, shown=replace(transaction(3), nonce="1" * 32))
+    error = told(monkeypatch, shown=transaction(3).with_nonce("1" * 32))
     assert error.code is codes.TWO_LEDGERS
     assert "but the ledger has orders/3/" in error.what
     assert f"only the marker is the other pipeline's: {WAIVED}." in error.remedy

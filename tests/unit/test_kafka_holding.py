@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_epochs.model import JsonDict, Receipt
+from airflow_epochs.model import JsonDict, Receipt, TransactionId
 from airflow_epochs.sinks.kafka.marker import Markers
 from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 from airflow_epochs.sinks.kafka.sink import KafkaSink
@@ -20,7 +20,7 @@ def held(detail: JsonDict, marked: bool = False) -> bool:
     participant = KafkaParticipant(sink, Environment())
     participant.__dict__["_cluster"] = SimpleNamespace(topic=lambda name: SimpleNamespace(id="T"))
     receipt = Receipt(
-        txn_id=f"orders/1/1/{'a' * 32}",
+        txn_id=TransactionId("orders", 1, 1, "a" * 32),
         sink="out",
         rows=1,
         files=1,

@@ -33,7 +33,7 @@ from tests.support.environment import Environment
 from tests.support.kafka_certificates import Authority
 from tests.support.pyproject import ROOT
 
-TXN = "orders/3/1/" + "0" * 31 + "1"
+TXN = TransactionId("orders", 3, 1, "0" * 31 + "1")
 
 
 def sink(**options: Any) -> KafkaSink:
@@ -174,10 +174,10 @@ def test_a_marker_is_json_that_names_its_epoch_and_reads_back() -> None:
 
 def test_the_marker_of_a_fence_tells_position_and_topic_of_the_epoch_before() -> None:
     before = marker(topic_id="t", marker_topic_id="m", ends={"in": {"0": 7}}, vouched_end=5)
-    fence = MarkerRecord.of_fence(TransactionId.parse(TXN).fence, "elsewhere", before)
+    fence = MarkerRecord.of_fence(TXN.fence, "elsewhere", before)
     assert (fence.topic, fence.topic_id, fence.marker_topic_id, fence.ends) == ("out", "t", "m", {"in": {"0": 7}})
     assert (fence.rows, fence.offsets, fence.vouched_end) == (0, {}, None)
-    first = MarkerRecord.of_fence(TransactionId.parse(TXN).fence, "elsewhere", None)
+    first = MarkerRecord.of_fence(TXN.fence, "elsewhere", None)
     assert (first.topic, first.ends) == ("elsewhere", {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -14,7 +15,7 @@ from airflow_epochs.ledger.overview import overview
 from airflow_epochs.ledger.queries import newest_epochs
 from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
-from airflow_epochs.model import DecisionKind
+from airflow_epochs.model import DecisionKind, transaction
 from airflow_epochs.model.transaction import _parsed
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore
@@ -25,6 +26,10 @@ SIGNED = pytest.mark.parametrize("keys", [NO_KEYS, Keys(("k" * 32,))], ids=["uns
 
 A_THOUSAND_TIMES_AS_MANY = 2 * math.ceil(math.log2(1_000))
 """Calls to double as often as that takes, and to halve as often."""
+
+PARSED_FIRST, PARSED_LATER = 23, 98
+"""How many ids the records of an epoch have that its tasks read, each for itself. Later epochs also read those before.
+"""
 
 
 @SIGNED
@@ -110,6 +115,14 @@ def test_a_transaction_id_is_parsed_once_however_many_records_have_it(tmp_path: 
     _parsed.cache_clear()
     CountedEpochs(tmp_path).run()
     assert _parsed.cache_info().misses == 1
+
+
+def test_an_epoch_of_two_sinks_parses_ids_only_where_records_enter(tmp_path: Path) -> None:
+    epochs = CountedEpochs(tmp_path)
+    for most in (PARSED_FIRST, PARSED_LATER, PARSED_LATER):
+        with patch.object(transaction, "_parsed", wraps=_parsed) as counted:
+            epochs.run()
+        assert counted.call_count <= most
 
 
 def test_what_another_task_puts_between_two_looks_is_seen() -> None:

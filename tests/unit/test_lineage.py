@@ -439,7 +439,7 @@ ENV = connected(
     Connection(conn_id="lite", conn_type="sqlite", host="/data/shop.db"),
 )
 RECEIPT = Receipt(
-    txn_id=f"orders/1/1/{'0' * 32}",
+    txn_id=TransactionId("orders", 1, 1, "0" * 32),
     sink="s",
     rows=1,
     files=1,
@@ -487,7 +487,7 @@ def test_the_sources_have_the_names_of_openlineages_rules_and_versions_are_known
 def test_versions_of_a_table_that_were_read_are_reported_with_the_last_of_them_as_its_version() -> None:
     ranges = (OffsetRange(0, 4, 7),)
     read = LineageInput(dataset=DeltaSource("/lake/o").dataset_of("/lake/o", ENV), ranges=ranges)
-    txn = TransactionId.parse(RECEIPT.txn_id)
+    txn = RECEIPT.txn_id
     [told] = reported([Noted(txn=txn, read=(read,), written=(), without=())]).inputs
     assert told.facets["version"].datasetVersion == "6"
     assert told.inputFacets["epochs_ranges"].ranges == [{"partition": 0, "start": 4, "end": 7}]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
+import pickle
+from collections.abc import Callable
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import msgspec
@@ -10,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_epochs.ledger.codec import from_plain, to_json, to_plain
 from airflow_epochs.model import (
     Checkpoint,
     DecisionKind,
@@ -92,6 +97,57 @@ def test_what_is_no_transaction_id_is_refused(text: str) -> None:
         TransactionId.parse(text)
 
 
+def test_transaction_ids_are_ordered_by_their_numbers_and_have_no_order_with_text() -> None:
+    ascending = [
+        TransactionId("p", 2, 10, NONCE),
+        TransactionId("p", 10, 1, NONCE),
+        TransactionId("p", 10, 9, NONCE),
+        TransactionId("p", 10, 10, NONCE),
+        TransactionId("p", 10, 10, "f" * 32),
+        TransactionId("q", 1, 1, NONCE),
+    ]
+    descending, (first, *others) = list(reversed(ascending)), ascending
+    assert sorted(descending) == ascending and max(descending) == others[-1]
+    assert all(first < other and other > first and first <= other and other >= first for other in others)
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        for pair in ((first, str(others[0])), (str(others[0]), first)):
+            with pytest.raises(TypeError, match="has no order with 'p/10/1/"):
+                compare(*pair)
+
+
+def pickled(txn: TransactionId) -> TransactionId:
+    again: TransactionId = pickle.loads(pickle.dumps(txn))
+    return again
+
+
+@pytest.mark.parametrize("copied", [pickled, copy, deepcopy])
+def test_a_copy_of_a_transaction_id_has_its_parts(copied: Callable[[TransactionId], TransactionId]) -> None:
+    again = copied(TransactionId("p", 3, 2, NONCE))
+    assert again == f"p/3/2/{NONCE}" and type(again) is TransactionId
+    assert (again.pipeline, again.epoch, again.attempt, again.nonce) == ("p", 3, 2, NONCE)
+    with pytest.raises(AttributeError, match="never changed"):
+        again.epoch = 4
+
+
+def test_a_transaction_id_is_its_text() -> None:
+    txn, text = TransactionId("p", 3, 2, NONCE), f"p/3/2/{NONCE}"
+    assert txn == text and hash(txn) == hash(text) and {text: 1}[txn] == 1 and repr(txn) == repr(text)
+    assert type(str(txn)) is type(f"{txn}") is str
+    assert txn.with_nonce("f" * 32) == f"p/3/2/{'f' * 32}"
+
+
+def test_in_a_record_it_is_an_id_and_in_json_it_is_text() -> None:
+    record = checkpoint(1, 1)
+    plain = to_plain(record)
+    assert type(plain["txn_id"]) is type(plain["receipts"]["sink_0"]["txn_id"]) is str
+    assert json.loads(to_json(record))["txn_id"] == record.txn_id
+    again = from_plain(json.loads(to_json(record)), Checkpoint)
+    assert again == record and isinstance(again.txn_id, TransactionId)
+    for wrong in (3, None, "p/1", ["p"]):
+        with pytest.raises(msgspec.ValidationError, match=r"at `\$\.txn_id`"):
+            from_plain({**plain, "txn_id": wrong}, Checkpoint)
+
+
 def test_two_attempts_with_the_same_numbers_differ_by_their_nonce() -> None:
     one, other = TransactionId("p", 1, 1, NONCE), TransactionId("p", 1, 1, NONCE[::-1])
     assert one != other and one.token != other.token and Marker.of(one) != Marker.of(other)
@@ -143,7 +199,7 @@ def test_runs_of_different_dags_never_share_an_index_key() -> None:
 
 def checkpoint(partitions: int, sinks: int) -> Checkpoint:
     """A checkpoint record as ``complete`` returns it, with 13-digit offsets and long place names."""
-    txn_id = f"{'p' * 63}/123456/12/{NONCE}"
+    txn_id = TransactionId("p" * 63, 123456, 12, NONCE)
     staged = Staged(place="s3://bucket/" + "x" * 160, version=1, files=99, rows=10**9, bytes=10**12, digest="d" * 64)
     names = [f"sink_{n}" for n in range(sinks)]
     return Checkpoint(
@@ -178,7 +234,7 @@ def checkpoint(partitions: int, sinks: int) -> Checkpoint:
 def test_the_checkpoint_record_of_a_thousand_partitions_with_large_offsets_fits_into_48_kb(
     separators: tuple[str, str],
 ) -> None:
-    plain = msgspec.to_builtins(checkpoint(1000, sinks=4))
+    plain = to_plain(checkpoint(1000, sinks=4))
     assert len(json.dumps(plain, separators=separators)) <= 48 * 1024
 
 

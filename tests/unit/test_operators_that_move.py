@@ -62,7 +62,7 @@ class Pipeline:
             name: SimpleNamespace(detail={"state": {"closed": list(mark)}}) for name, mark in self.closed.items()
         }
         txn = SimpleNamespace(epoch=len(self.records) + 1)
-        self.records.append(SimpleNamespace(watermarks=marks, event_times=times, receipts=receipts, txn=txn))
+        self.records.append(SimpleNamespace(watermarks=marks, event_times=times, receipts=receipts, txn_id=txn))
         return found
 
     @property

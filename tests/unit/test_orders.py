@@ -149,12 +149,12 @@ def test_a_command_is_an_attempt_that_counts_as_aborted_and_the_next_one_obeys_i
     aborted(scenario, 2)
     order = replanned(scenario)
     view = scenario.ledger.view(2)
-    assert (view.state, view.opened, order.txn.attempt) == (State.ABORTED, order, 2)
+    assert (view.state, view.opened, order.txn_id.attempt) == (State.ABORTED, order, 2)
     with caplog.at_level(logging.INFO):
         again = scenario.coordinator().open(run(3))
     assert "epoch 2 obeys `replan` of me: the cluster is too small" in caplog.messages
     assert isinstance(again, OpenRecord)
-    assert (again.txn.attempt, again.obeys, again.command, again.moved) == (3, 2, None, False)
+    assert (again.txn_id.attempt, again.obeys, again.command, again.moved) == (3, 2, None, False)
     assert scenario.airflow_run(run(3)) is None
     complete = scenario.ledger.complete_record(2)
     assert complete and [command.why for command in complete.commands] == ["the cluster is too small"]
@@ -481,7 +481,7 @@ def test_a_preview_lets_a_state_begin_anew_that_a_command_takes_as_it_is(
 ) -> None:
     at, source = standing(scenario), scenario.pipeline.source
     assert isinstance(source, Before) and at.before
-    adoption = orders.Adoption(sink="orders", shown=None, expected=at.before.txn, lacks=(1, 1))
+    adoption = orders.Adoption(sink="orders", shown=None, expected=at.before.txn_id, lacks=(1, 1))
     orders.put(scenario.ledger, at, "adopt-sink", ME, Move(position=at.position(source)), adoption=adoption)
     asked = Mock(wraps=state_tables.pins)
     monkeypatch.setattr(state_tables, "pins", asked)
@@ -669,9 +669,9 @@ def test_in_a_signed_ledger_a_command_without_a_signature_is_not_obeyed() -> Non
     order = orders.put(ledger, at, "replan", ME, orders.replan(at, source))
     assert isinstance(signed().open(run(2)), OpenRecord)
     abort(signed(), run(2))
-    txn = TransactionId("orders", 1, 4, order.txn.nonce)
+    txn = TransactionId("orders", 1, 4, order.txn_id.nonce)
     stranger = Ledger(store, "orders", checked=False)
-    stranger.put(replace(order, txn_id=str(txn), obeys=4, format=1))
+    stranger.put(replace(order, txn_id=txn, obeys=4, format=1))
     with pytest.raises(Corrupt, match="EPOCHS-LEDGER-RECORD-FORGED"):
         signed().open(run(3))
 

@@ -128,7 +128,7 @@ def test_an_undecided_attempt_of_an_earlier_run_is_aborted_during_a_pause_and_no
     pause(scenario)
     skipped(scenario, 3)
     view = newest(scenario)
-    assert (view.state, view.opened.txn.attempt) == (State.ABORTED, 1)
+    assert (view.state, view.opened.txn_id.attempt) == (State.ABORTED, 1)
     unpause(scenario)
     scenario.settle()
     scenario.check_every_row()

@@ -15,7 +15,7 @@ from airflow_epochs.sinks.sql.sink import SqlSink
 from tests.support.delta_world import transaction
 from tests.support.environment import Environment
 
-TXN = str(transaction(1))
+TXN = transaction(1)
 
 
 def receipt(sink: str, **detail: Any) -> Receipt:

@@ -66,7 +66,7 @@ def test_an_epoch_is_not_opened_while_a_sink_is_not_ready_and_is_opened_once_it_
     assert refused.value.remedy == "Grant it. Clear the failed task.", "no stage task has run"
     assert coordinator.task.ledger.view(1).open is None
     Picky.flaws = {}
-    assert coordinator.open(run).txn.epoch == 1
+    assert coordinator.open(run).txn_id.epoch == 1
 
 
 def test_the_flaws_of_all_sinks_are_told_at_once(world: MemoryWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,7 +98,7 @@ def test_an_aborted_epoch_is_not_opened_again_while_a_sink_is_not_ready(world: M
     Picky.flaws = {"a": "There is no table."}
     with pytest.raises(Refused, match="There is no table"):
         coordinator.open(second)
-    assert coordinator.task.ledger.view(1).opened.txn.attempt == 1
+    assert coordinator.task.ledger.view(1).opened.txn_id.attempt == 1
 
 
 def test_a_sink_is_told_its_last_transaction_and_is_not_asked_where_there_is_nothing_to_do(world: MemoryWorld) -> None:

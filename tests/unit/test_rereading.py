@@ -267,7 +267,7 @@ def test_a_run_that_finishes_the_epoch_of_a_run_that_obeyed_a_rewind_does_so_in_
         return coordinator, rereading.as_known(coordinator.task, Run("dag", "12"))
 
     opened, run = of_hour_12()
-    epoch = opened.open(run).txn.epoch
+    epoch = opened.open(run).txn_id.epoch
     for step in (Coordinator.stage, Coordinator.complete):
         task, run = of_hour_12()
         step(task, run)

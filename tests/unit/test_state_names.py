@@ -47,7 +47,7 @@ def receipt_of_first(state: StateTable) -> Receipt:
 
 def begun(state: StateTable) -> TransactionId:
     """The same; its transaction."""
-    return TransactionId.parse(receipt_of_first(state).txn_id)
+    return receipt_of_first(state).txn_id
 
 
 def with_column(table: Path, name: str) -> None:

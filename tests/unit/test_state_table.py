@@ -161,7 +161,13 @@ def test_nobody_is_told_to_begin_a_lost_state_anew_under_another_name(tmp_path: 
 
 def receipt_of_state() -> Receipt:
     return Receipt(
-        txn_id=f"clicks/7/1/{'0' * 32}", sink="open", rows=1, files=1, bytes=1, version=0, committed_at="now"
+        txn_id=TransactionId("clicks", 7, 1, "0" * 32),
+        sink="open",
+        rows=1,
+        files=1,
+        bytes=1,
+        version=0,
+        committed_at="now",
     )
 
 

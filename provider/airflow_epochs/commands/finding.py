@@ -133,11 +133,11 @@ def _of_run(ledger: Ledger, args: Namespace, conn_id: str) -> Iterator[dict[str,
 
 
 def _complete(ledger: Ledger, sink: str | None, record: CompleteRecord, conn_id: str) -> dict[str, object]:
-    view = EpochView(number=record.txn.epoch, complete=record)
+    view = EpochView(number=record.txn_id.epoch, complete=record)
     return {
         "epoch": view.number,
         "sink": sink,
-        "transaction": record.txn_id,
+        "transaction": str(record.txn_id),
         "dag": record.opened_by.dag_id,
         "run": record.opened_by.run_id,
         "completed_at": record.completed_at,
@@ -152,7 +152,7 @@ def _unfinished(view: EpochView, conn_id: str) -> dict[str, object]:
     return {
         "epoch": view.number,
         "sink": None,
-        "transaction": opened.txn_id,
+        "transaction": str(opened.txn_id),
         "dag": opened.dag_id,
         "run": opened.run.run_id,
         "completed_at": None,

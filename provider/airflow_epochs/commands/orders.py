@@ -262,7 +262,7 @@ def _source_spec(args: Namespace, ledger: Ledger, at: BetweenEpochs) -> JsonDict
 
     Looking for the DAG runs every bundle and DAG file, so it may fail for any reason. The command must go on.
     """
-    newest, pipeline = at.newest, at.newest.txn.pipeline
+    newest, pipeline = at.newest, at.newest.txn_id.pipeline
     try:
         owner = admin.owner_of(ledger, pipeline)
         with answer_alone():
@@ -271,7 +271,7 @@ def _source_spec(args: Namespace, ledger: Ledger, at: BetweenEpochs) -> JsonDict
         code = error.code if isinstance(error, EpochError) else None
         told = code.name if code else type(error).__name__
         print(
-            f"The source cannot be read from a DAG here ({told}): it is taken as epoch {newest.txn.epoch} has it on "
+            f"The source cannot be read from a DAG here ({told}): it is taken as epoch {newest.txn_id.epoch} has it on "
             "record."
         )
         return newest.source
@@ -289,8 +289,8 @@ def _taken(ledger: Ledger, at: BetweenEpochs, adoption: Adoption, look: Outlook)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
     expected = f"the ledger expects epoch {adoption.expected.epoch}" if adoption.expected else "it never got one"
     return [
-        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and {expected}. It will be taken as "
-        f"it is, and goes on with epoch {at.epoch}.",
+        f"Sink {adoption.sink} of pipeline {at.newest.txn_id.pipeline} shows {shows}, and {expected}. It will be taken "
+        f"as it is, and goes on with epoch {at.epoch}.",
         *_lacking(ledger, adoption, adoption.lacks, look),
     ]
 
@@ -323,9 +323,9 @@ def _state_anew() -> list[str]:
 
 def _new_state(at: BetweenEpochs, adoption: Adoption) -> list[str]:
     return [
-        f"No complete epoch of pipeline {at.newest.txn.pipeline} has a sink {adoption.sink}. As a new state table it "
-        f"begins with epoch {at.epoch}: empty, or with the rows of `initial`. For a sink of another kind, the command "
-        "changes nothing.",
+        f"No complete epoch of pipeline {at.newest.txn_id.pipeline} has a sink {adoption.sink}. As a new state table "
+        f"it begins with epoch {at.epoch}: empty, or with the rows of `initial`. For a sink of another kind, the "
+        "command changes nothing.",
         "  If it takes the place of another state, later results lack what that state holds. To keep that, answer no, "
         "and give the state its old name and table again, or name its rows in `initial`.",
     ]
@@ -334,7 +334,7 @@ def _new_state(at: BetweenEpochs, adoption: Adoption) -> list[str]:
 def _taken_back(at: BetweenEpochs, adoption: Adoption) -> list[str]:
     assert adoption.expected, "a sink that lacks nothing shows an epoch"
     lines = [
-        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows epoch {adoption.expected.epoch}, as the "
+        f"Sink {adoption.sink} of pipeline {at.newest.txn_id.pipeline} shows epoch {adoption.expected.epoch}, as the "
         "ledger expects: it lacks nothing. The earlier `adopt-sink`, which the next epoch would obey, will be taken "
         "back.",
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
-import msgspec
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs.commands.asking import (
@@ -22,6 +21,7 @@ from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.coordinator.admin import savepoints
 from airflow_epochs.coordinator.admin.savepoint_actions import DisposeSavepoint
 from airflow_epochs.hooks.audit import caller, logged
+from airflow_epochs.ledger.codec import to_plain
 from airflow_epochs.model import SavepointRecord, starting_at_ends
 
 _NAME = Arg(("name",), help="The savepoint's name")
@@ -97,7 +97,7 @@ def describe_savepoint(args: Namespace) -> None:
     """``airflow epochs describe-savepoint``: print a savepoint as JSON. Reads only."""
     found = savepoints.find(known_ledger_of(args), args.pipeline, args.name)
     starting = starting_at_ends(found.complete.ranges)
-    print(json.dumps({"epoch": found.epoch, "starting": starting, **msgspec.to_builtins(found)}, indent=2))
+    print(json.dumps({"epoch": found.epoch, "starting": starting, **to_plain(found)}, indent=2))
 
 
 @tells_refusals

@@ -61,17 +61,17 @@ class SinkAttempt:
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
         """The part of ``sink`` in the attempt that ``opened`` records."""
-        previous = opened.sinks[sink].previous
+        plan = opened.sinks[sink]
         return cls(
-            txn=opened.txn,
+            txn=opened.txn_id,
             ledger_id=opened.ledger_id,
-            previous=TransactionId.parse(previous) if previous else None,
+            previous=plan.previous,
             ends=starting_at_ends(opened.ranges),
             ledger=opened.ledger,
             watermarks=opened.watermarks,
             state=opened.state.get(sink),
             restore=opened.restores.get(sink),
-            stored=opened.sinks[sink].stored,
+            stored=plan.stored,
         )
 
 

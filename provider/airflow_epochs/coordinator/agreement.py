@@ -50,8 +50,8 @@ def require_own_place(sink: Sink, before: CompleteRecord | None, today: Collecti
     others = {other.name for other in today} - {sink.name}
     if other := sink.in_place_of(own, [each for each in before.receipts.values() if each.sink in others], env):
         raise Corrupt(
-            f"Sink {sink.name} points to the place where sink {other.sink} has committed epoch {before.txn.epoch}. Its "
-            "own rows are in another place.",
+            f"Sink {sink.name} points to the place where sink {other.sink} has committed epoch {before.txn_id.epoch}. "
+            "Its own rows are in another place.",
             code=codes.TABLE_ELSEWHERE,
             remedy="Point each sink back to its own table or topic. But if the sinks are to change places on purpose, "
             "or if somebody renamed the tables so that each sink points to its own rows, give both sinks new names. "
@@ -100,10 +100,10 @@ def late_commit(sink: Sink, before: CompleteRecord | None, env: Environment) -> 
     """
     if before is None or sink.name not in before.waived:
         return None
-    return waived_in(sink_calls.marker_of(sink, before.txn.pipeline, env), before.may_show(sink.name))
+    return waived_in(sink_calls.marker_of(sink, before.txn_id.pipeline, env), before.may_show(sink.name))
 
 
-def waived_in(found: Marker | None, waived: Collection[str]) -> TransactionId | None:
+def waived_in(found: Marker | None, waived: Collection[TransactionId]) -> TransactionId | None:
     """What a sink shows since it was waived: one of these transactions, or the fence of one. None: neither.
 
     With a fence, it shows no row of them, and its next epoch goes on from there.
@@ -111,14 +111,14 @@ def waived_in(found: Marker | None, waived: Collection[str]) -> TransactionId | 
     return late_in(found, waived) or fence_in(found, waived)
 
 
-def fence_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None:
+def fence_in(found: Marker | None, waived: Iterable[TransactionId]) -> TransactionId | None:
     """The fence of one of the waived transactions, if a sink shows it."""
-    return late_in(found, (str(TransactionId.parse(txn).fence) for txn in waived))
+    return late_in(found, (txn.fence for txn in waived))
 
 
-def late_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None:
+def late_in(found: Marker | None, waived: Iterable[TransactionId]) -> TransactionId | None:
     """Which of the waived transactions a sink shows: a commit that hangs may land after an operator has waived it."""
-    return next((txn for txn in map(TransactionId.parse, waived) if agree(found, txn)), None)
+    return next((txn for txn in waived if agree(found, txn)), None)
 
 
 def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:
@@ -177,22 +177,22 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
     for name, plan in opened.sinks.items():
         asked = False
         with tolerated(f"asking sink {name} for its marker"):
-            found = sink_calls.marker_of(sink_of(opened, name, today), opened.txn.pipeline, env)
+            found = sink_calls.marker_of(sink_of(opened, name, today), opened.txn_id.pipeline, env)
             asked = True
-        if asked and found and compare(found, opened.txn) is not Shown.BEHIND:
+        if asked and found and compare(found, opened.txn_id) is not Shown.BEHIND:
             raise Corrupt(
-                f"The sink shows {_describe(found)}, but this ledger has no decision for {opened.txn}: a "
+                f"The sink shows {_describe(found)}, but this ledger has no decision for {opened.txn_id}: a "
                 "newer copy of the ledger, or another ledger of this pipeline, went on without it. Nothing was read or "
                 "written.",
                 code=codes.ATTEMPT_UNDECIDED,
-                remedy=f"{rebuild_remedy(opened.txn.pipeline)} But if you use this copy on purpose, with tables of its "
-                "own, or if you restored other tables together with it, delete the folder "
-                f"{opened.txn.pipeline}/{epoch_folder(opened.txn.epoch)} in it: the next run then reads the input of "
-                "that epoch again, into the sinks of the DAG.",
+                remedy=f"{rebuild_remedy(opened.txn_id.pipeline)} But if you use this copy on purpose, with tables of "
+                "its own, or if you restored other tables together with it, delete the folder "
+                f"{opened.txn_id.pipeline}/{epoch_folder(opened.txn_id.epoch)} in it: the next run then reads the "
+                "input of that epoch again, into the sinks of the DAG.",
                 sink=name,
-                **attempt_fields(opened.txn),
+                **attempt_fields(opened.txn_id),
             )
-        if asked and agree(found, TransactionId.parse(plan.previous) if plan.previous else None):
+        if asked and agree(found, plan.previous):
             confirmed.add(name)
     return frozenset(confirmed)
 

@@ -38,13 +38,13 @@ def require_apart(
         around: Sink name, a table whose folder contains the sink's table, and the sink's folder in it; of the sinks
             without an epoch.
     """
-    with located(**attempt_fields(opened.txn)):
+    with located(**attempt_fields(opened.txn_id)):
         _require_own_tables(tables)
-        if opened.txn.epoch == 1:
+        if opened.txn_id.epoch == 1:
             _require_ledger_outside(task)
         sinks = {folder: name for name, folder in folders.items()}
         nested = [*_tables_in_tables(sinks), *_ledger_in_tables(task, sinks), *_in_other_tables(around)]
-        before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
+        before = task.ledger.complete_record(opened.txn_id.epoch - 1) if nested else None
         known = before.markers.keys() if before else set()
         for names, problem in nested:
             if not names <= known:

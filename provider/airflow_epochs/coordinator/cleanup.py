@@ -33,7 +33,6 @@ from airflow_epochs.model import (
     Marker,
     OpenRecord,
     Shown,
-    TransactionId,
     TryRecord,
     agree,
     compare,
@@ -57,7 +56,7 @@ def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment,
     complete = ledger.complete_record(epoch) if epoch >= 1 else None
     if not complete:
         return
-    decision = ledger.decision_record(epoch, complete.txn.attempt)
+    decision = ledger.decision_record(epoch, complete.txn_id.attempt)
     if not decision:  # the epoch was pruned, and swept before that
         return
     tries = ledger.tries(epoch)
@@ -67,7 +66,7 @@ def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment,
         ledger, today, env, published, lambda sink: _shows_what_is_known(ledger, complete, sink, env), last
     )
     for record in tries:
-        opened = ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
+        opened = ledger.open_record(epoch, record.txn_id.attempt)
         if opened:
             clearing.of_try(opened, record)
 
@@ -110,7 +109,7 @@ class _Clearing:
         """Delete the places of one try of the attempt. A failure is logged."""
         for name, place in record.places.items():
             if name in opened.sinks:
-                with tolerated(f"deleting the staging place {place}", self._if_it_fails(opened.txn.epoch)):
+                with tolerated(f"deleting the staging place {place}", self._if_it_fails(opened.txn_id.epoch)):
                     self._clear(sink_of(opened, name, self.today), opened, record.try_id, place)
 
     def _if_it_fails(self, epoch: int) -> str:
@@ -146,18 +145,18 @@ class _Clearing:
 
 def _shows_what_is_known(ledger: Ledger, complete: CompleteRecord, sink: Sink, env: Environment) -> bool:
     """Whether a sink shows what the ledger says now: this complete epoch, or a later one that it took part in."""
-    found = sink_calls.marker_of(sink, complete.txn.pipeline, env)
-    if found and compare(found, complete.txn) is Shown.AHEAD:
+    found = sink_calls.marker_of(sink, complete.txn_id.pipeline, env)
+    if found and compare(found, complete.txn_id) is Shown.AHEAD:
         return _is_of_a_later_epoch(ledger, found, sink.name)
-    shown = complete.markers.get(sink.name)
     late = agreement.waived_in(found, complete.may_show(sink.name))
-    return late is not None or agree(found, TransactionId.parse(shown) if shown else None)
+    return late is not None or agree(found, complete.markers.get(sink.name))
 
 
 def _is_of_a_later_epoch(ledger: Ledger, found: Marker, sink: str) -> bool:
     view = ledger.view(found.epoch)
-    shown = view.complete.markers.get(sink) if view.complete else view.open and view.open.txn_id
-    return bool(shown) and agree(found, TransactionId.parse(str(shown)))
+    opened = view.open.txn_id if view.open else None
+    shown = view.complete.markers.get(sink) if view.complete else opened
+    return shown is not None and agree(found, shown)
 
 
 def _published(
@@ -171,5 +170,5 @@ def _published(
     if receipt.place:
         return [receipt.place]
     voted = decision.votes[sink].staged
-    again = [record.staged.place for record in ledger.restaged(complete.txn.epoch, sink)]
+    again = [record.staged.place for record in ledger.restaged(complete.txn_id.epoch, sink)]
     return [*again, voted.place] if voted else again

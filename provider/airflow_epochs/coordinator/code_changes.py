@@ -49,7 +49,7 @@ def code_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
         return None
     if record.code:
         return record.code
-    opened = ledger.open_record(record.txn.epoch, record.txn.attempt)
+    opened = ledger.open_record(record.txn_id.epoch, record.txn_id.attempt)
     return opened.code if opened else None
 
 
@@ -71,7 +71,7 @@ def _require_known(task: TaskTry, epoch: int, before: CompleteRecord | None) -> 
     if before is None or not has_changed(task, before):
         return
     then, now = of_epoch(task.ledger, before), TransformCode.of(task.pipeline.transform)
-    what = _changed(f"epoch {before.txn.epoch}", then, now)
+    what = _changed(f"epoch {before.txn_id.epoch}", then, now)
     if _must_ask(task, then, now):
         raise _not_acknowledged(task, f"{what} No epoch was opened.", epoch)
     log.warning("epoch %s: %s", epoch, what)
@@ -88,7 +88,7 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
         return ()
     what = _changed("the epoch was opened", then, now)
     if _must_ask(task, then, now):
-        raise _not_acknowledged(task, f"{what} Nothing was staged.", opened.txn.epoch, opened.txn.attempt)
+        raise _not_acknowledged(task, f"{what} Nothing was staged.", opened.txn_id.epoch, opened.txn_id.attempt)
     return (f"{what} These rows are of the new code.",)
 
 
@@ -104,7 +104,7 @@ def of_epoch(ledger: Ledger, record: CompleteRecord | None) -> TransformCode:
 
 
 def _function_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
-    opened = ledger.open_record(record.txn.epoch, record.txn.attempt) if record else None
+    opened = ledger.open_record(record.txn_id.epoch, record.txn_id.attempt) if record else None
     if opened and opened.restored_to:
         return _function_of(ledger, ledger.complete_record(opened.restored_to))
     return _function_in(opened) if opened else None

@@ -12,7 +12,18 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.queries import commands_obeyed
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, JsonDict, Marker, OpenRecord, Receipt, Run, adopted_in, agree, moved_in
+from airflow_epochs.model import (
+    CompleteRecord,
+    JsonDict,
+    Marker,
+    OpenRecord,
+    Receipt,
+    Run,
+    TransactionId,
+    adopted_in,
+    agree,
+    moved_in,
+)
 
 log = secrecy.logger(__name__)
 
@@ -45,8 +56,8 @@ def _shown_again(task: TaskTry, view: EpochView, name: str, receipt: Receipt) ->
     if lost and not task.ledger.waiver(view.number, name):
         log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
         return Promise(task, view, name).keep()
-    if not agree(found, opened.txn):
-        agreement.require_marker(sink, opened.txn, task.pipeline.name, task.env, receipt, in_doubt=opened.txn)
+    if not agree(found, opened.txn_id):
+        agreement.require_marker(sink, opened.txn_id, task.pipeline.name, task.env, receipt, in_doubt=opened.txn_id)
     return receipt
 
 
@@ -55,7 +66,7 @@ def _lost_since(task: TaskTry, receipt: Receipt, found: Marker | None, sink: Sin
 
     None also if it shows neither this epoch nor the one before: that is for ``require_marker`` to explain.
     """
-    if not agree(found, opened.txn):
+    if not agree(found, opened.txn_id):
         return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
     return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, task.env) else None
 
@@ -97,7 +108,7 @@ def completion(
 
 def _waived_ids(
     before: CompleteRecord | None, view: EpochView, receipts: Collection[str]
-) -> dict[str, tuple[str, ...]]:
+) -> dict[str, tuple[TransactionId, ...]]:
     """``CompleteRecord.waived_ids``, sorted: of the epoch before and of this one, for sinks without a receipt."""
     waived = view.opened.sinks.keys() - set(receipts)  # every sink has a receipt or a waiver by now
     earlier = {sink: before.may_show(sink) for sink in before.waived} if before else {}

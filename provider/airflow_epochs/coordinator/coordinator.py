@@ -136,7 +136,7 @@ class Coordinator:
             case Step.PRESUME_ABORT:
                 # A delay only. If the other run decides meanwhile, its decision wins and this put loses.
                 if not leave_alone(self.task, view, run):
-                    with located(**attempt_fields(view.opened.txn)):
+                    with located(**attempt_fields(view.opened.txn_id)):
                         self._require_markers(view)
                     reason = f"found undecided by {run}{process_of(self.task.writer)}"
                     self._presume_abort(view, run, reason)
@@ -157,7 +157,7 @@ class Coordinator:
             sink, receipt = self.task.sink_of(opened, name), before.receipts.get(name) if before else None
             previous = agreement.late_commit(sink, before, self.task.env) or SinkAttempt.of(opened, name).previous
             agreement.require_marker(
-                sink, previous, self.task.pipeline.name, self.task.env, receipt, undecided=opened.txn
+                sink, previous, self.task.pipeline.name, self.task.env, receipt, undecided=opened.txn_id
             )
 
     def _decided_before(self, run: Run) -> EpochView | None:
@@ -192,8 +192,8 @@ class Coordinator:
         pausing.require_taken(self.task, view, run)
         with self.task.unless_overtaken(view, run):
             opened = self._reopened(view, run, limits) if view.state is State.ABORTED else view.opened
-        stop_earlier_tries(self.task, opened.txn.epoch, spared=opened.txn_id)
-        with located(**attempt_fields(opened.txn)):
+        stop_earlier_tries(self.task, opened.txn_id.epoch, spared=opened.txn_id)
+        with located(**attempt_fields(opened.txn_id)):
             report = stage_attempt(self.task, opened)
         complete = self.task.ledger.complete_record(view.number)
         if complete:  # another run completed the epoch meanwhile, and may have swept it before these places were there
@@ -226,7 +226,7 @@ class Coordinator:
             report = self.stage(run, limits).stage
             view = self.task.mine(run)
         if view.state is State.OPEN:
-            with located(**attempt_fields(view.opened.txn)), self.task.unless_overtaken(view, run):
+            with located(**attempt_fields(view.opened.txn_id)), self.task.unless_overtaken(view, run):
                 standing = self._decide(view.opened, run, report)
             # In every other case the epoch may be further on: another task's decision stands, or the attempt ended.
             if standing.writer == self.task.writer and standing.decision is DecisionKind.GLOBAL_COMMIT:
@@ -246,7 +246,7 @@ class Coordinator:
                 if report is None
                 else f"The staged rows belong to {report.txn_id}, not to this attempt.",
                 code=codes.NOTHING_STAGED,
-                **attempt_fields(opened.txn),
+                **attempt_fields(opened.txn_id),
             )
         # In an old copy of the ledger the attempt may be undecided although it was committed: the sinks tell.
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
@@ -290,7 +290,8 @@ class Coordinator:
                 metrics=report.metrics if report else {},
             )
         )
-        log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, causes_of(standing))
+        txn, kind = opened.txn_id, standing.decision.value
+        log.info("epoch %s: %s %s (%s)", txn.epoch, kind, txn, causes_of(standing))
         return standing
 
     # -- commit -----------------------------------------------------------------------------------------------
@@ -409,9 +410,9 @@ class Coordinator:
             raise Refused(
                 f"The epoch cannot be completed yet. The ledger has no receipt of: {', '.join(missing)}.",
                 code=codes.RECEIPT_MISSING,
-                **attempt_fields(view.opened.txn),
+                **attempt_fields(view.opened.txn_id),
             )
-        with located(**attempt_fields(view.opened.txn)):
+        with located(**attempt_fields(view.opened.txn_id)):
             receipts = receipts_that_hold(self.task, view)
         record = completion(self.task, view, receipts, run, metrics)
         if run != view.opened.run:
@@ -499,7 +500,7 @@ class Coordinator:
         return Checkpoint(
             pipeline=self.task.pipeline.name,
             epoch=view.number,
-            attempt=record.txn.attempt,
+            attempt=record.txn_id.attempt,
             txn_id=record.txn_id,
             ranges=record.ranges,
             state=view.state.value,
@@ -517,7 +518,7 @@ class Coordinator:
         """The metrics of a complete epoch; else the rows voted for. Both if a waived sink does not get its rows."""
         if view.complete is None:
             return _rows_out(view.decision)
-        txn = view.complete.txn
+        txn = view.complete.txn_id
         promised = _rows_out(self.task.ledger.decision_record(txn.epoch, txn.attempt)) if waived else {}
         return {**promised, **view.complete.metrics}
 
@@ -526,7 +527,7 @@ def _undecided(view: EpochView) -> Refused:
     return Refused(
         f"The attempt has no GLOBAL_COMMIT: it is {view.state.value}.",
         code=codes.NOT_DECIDED,
-        **attempt_fields(view.opened.txn),
+        **attempt_fields(view.opened.txn_id),
     )
 
 
@@ -536,14 +537,14 @@ def _aborted(opened: OpenRecord, decision: DecisionRecord) -> Refused:
         f"The attempt was aborted (GLOBAL_ABORT), and no sink shows its rows. {what}",
         code=codes.GLOBAL_ABORT,
         remedy=remedy or None,
-        **attempt_fields(opened.txn),
+        **attempt_fields(opened.txn_id),
     )
 
 
 def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> EpochError:
     """The same error, whose text now begins with the epoch in doubt and the sinks that it waits for."""
     if not isinstance(error, Fenced):
-        txn = view.opened.txn
+        txn = view.opened.txn_id
         error.pipeline, error.epoch, error.attempt = txn.pipeline, txn.epoch, txn.attempt
         error.what = f"The epoch is in doubt: it waits for sink {', '.join(sinks)}. {error.what}"
         if "epochs waive" in error.remedy and not view.opened.state.keys().isdisjoint(sinks):

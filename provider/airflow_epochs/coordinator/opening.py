@@ -68,12 +68,12 @@ def _open_planned(
     sinks = sink_plans(task, before, adopted)
     planned, now, watermarks = _input(task, before, order, limits)
     renamed_pipeline.require_new_input(task, epoch, planned, order, limits.starting)
-    attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
+    attempt, moved = (order.txn_id.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, known=known(before, adopted), moved=moved)
     state_tables.require_whole(task, before, adopted)
     preflight.require_ready(task, sinks)
     record = OpenRecord(
-        txn_id=str(TransactionId(task.pipeline.name, epoch, attempt, task.draw_id())),
+        txn_id=TransactionId(task.pipeline.name, epoch, attempt, task.draw_id()),
         ledger_id=ledger_id,
         ranges=planned.ranges,
         source=task.pipeline.source.spec(),
@@ -171,7 +171,7 @@ def _past(task: TaskTry, before: CompleteRecord | None) -> Past:
         record = before
         while record:
             yield record
-            record = task.ledger.complete_record(record.txn.epoch - 1)
+            record = task.ledger.complete_record(record.txn_id.epoch - 1)
 
     return Past(epochs=newest_first, clock=task.clock, interval=task.interval())
 
@@ -207,7 +207,7 @@ def _closes_on(task: TaskTry, before: CompleteRecord, depth: int) -> bool:
     newest, closed = before.watermarks[:1], _closed(task, before)
     if not newest or all(closing.least(*newest, *marks) == newest[0] for marks in closed.values()):
         return False
-    changed = closed != _closed(task, task.ledger.complete_record(before.txn.epoch - 1))
+    changed = closed != _closed(task, task.ledger.complete_record(before.txn_id.epoch - 1))
     return changed or len(before.watermarks) - 1 != depth
 
 
@@ -255,12 +255,12 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     state_tables.require_whole(task, before, last.adopted)
     preflight.require_ready(task, sinks)
     task.ledger.put_run(last.run, view.number)
-    again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_id())
+    again = TransactionId(task.pipeline.name, view.number, last.txn_id.attempt + 1, task.draw_id())
     return _put_open(
         task,
         replace(
             last,
-            txn_id=str(again),
+            txn_id=again,
             ranges=planned.ranges,
             source_state=planned.state,
             source=task.pipeline.source.spec(),
@@ -280,7 +280,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     )
 
 
-def known(before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> frozenset[str]:
+def known(before: CompleteRecord | None, adopted: Mapping[str, TransactionId | None]) -> frozenset[str]:
     """The sinks that have shown an epoch of the pipeline, or were waived in all and that a command takes as they are.
 
     ``adopt-sink --new-table`` may also name a sink that no epoch had: it says that a new state may begin, no more.
@@ -326,14 +326,16 @@ def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
     if standing.writer != record.writer:
         raise task.fenced(standing, run)
     task.env.reached("open.landed")
-    task.ledger.put_run(run, record.txn.epoch)
-    log.info("epoch %s: VOTE_REQUEST %s", record.txn.epoch, record.txn_id)
+    task.ledger.put_run(run, record.txn_id.epoch)
+    log.info("epoch %s: VOTE_REQUEST %s", record.txn_id.epoch, record.txn_id)
     if record.watermarks and record.watermarks[0] is not None:
-        log.info("epoch %s: the watermark is %s", record.txn.epoch, instant(record.watermarks[0]).isoformat())
+        log.info("epoch %s: the watermark is %s", record.txn_id.epoch, instant(record.watermarks[0]).isoformat())
     return standing
 
 
-def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> dict[str, SinkPlan]:
+def sink_plans(
+    task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, TransactionId | None]
+) -> dict[str, SinkPlan]:
     """A plan for each sink of today's DAG, with its previous transaction. Raises Corrupt unless the sink shows that.
 
     ``adopted``: as in ``OpenRecord``. If several sinks do not, it raises for the first, and logs the errors of the
@@ -356,33 +358,34 @@ def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[st
     return plans
 
 
-def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> SinkPlan:
+def sink_plan(
+    task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted: Mapping[str, TransactionId | None]
+) -> SinkPlan:
     """The plan for one sink of today's DAG: as ``sink_plans``."""
     known = sink.name not in adopted
     previous = previous_of(task, sink, before) if known else adopted[sink.name]
-    expected = TransactionId.parse(previous) if previous else None
     if known:
         receipt = before.receipts.get(sink.name) if before else None
-        agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
+        agreement.require_marker(sink, previous, task.pipeline.name, task.env, receipt)
         agreement.require_own_place(sink, before, task.pipeline.sinks, task.env)
     else:
-        agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
+        agreement.require_adopted(sink, previous, task.pipeline.name, task.env)
     spec = sink_specs.readable_spec(sink, task.pipeline, is_new=previous is None)
     if previous is None:
         sink_specs.require_kind(sink)
-    return SinkPlan(spec=spec, previous=previous, stored=_stored(task, sink.name, expected))
+    return SinkPlan(spec=spec, previous=previous, stored=_stored(task, sink.name, previous))
 
 
 def _stored(task: TaskTry, sink: str, previous: TransactionId | None) -> tuple[str, ...]:
     """The columns that the sink stored in its previous epoch; empty if no receipt tells."""
     record = task.ledger.complete_record(previous.epoch) if previous else None
     receipt = record.receipts.get(sink) if record else None
-    known = receipt is not None and receipt.txn_id == str(previous)
+    known = receipt is not None and receipt.txn_id == previous
     return tuple(receipt.detail.get(STORED, ())) if receipt and known else ()
 
 
 def changes_by_others(
-    task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, str | None]
+    task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, TransactionId | None]
 ) -> tuple[str, ...]:
     """Changes by other writers to rows of complete epochs, one sentence each, without those in an earlier record.
 
@@ -390,9 +393,9 @@ def changes_by_others(
     """
     if before is None:
         return ()
-    opened = task.ledger.open_record(before.txn.epoch, before.txn.attempt)
+    opened = task.ledger.open_record(before.txn_id.epoch, before.txn_id.attempt)
     told, adopted_then = (opened.warnings, opened.adopted) if opened else ((), {})
-    earlier = task.ledger.complete_record(before.txn.epoch - 1) if before.txn.epoch > 1 else None
+    earlier = task.ledger.complete_record(before.txn_id.epoch - 1) if before.txn_id.epoch > 1 else None
     found: list[str] = []
     for sink in (sink for sink in task.pipeline.sinks if sink.name not in adopted):
         # Since the epoch before ``before``: changes during ``before`` came too late for its own open record. Unless
@@ -406,7 +409,7 @@ def changes_by_others(
     return tuple(map(secrecy.scrubbed, found))
 
 
-def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
+def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> TransactionId | None:
     """The transaction that the sink should show. A waived sink may have lost its table, or committed late.
 
     Or it shows a fence.
@@ -416,5 +419,5 @@ def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str
         if found is None:
             return None
         if late := agreement.waived_in(found, before.may_show(sink.name)):
-            return str(late)
+            return late
     return before.markers.get(sink.name) if before else None

@@ -10,7 +10,7 @@ from airflow_epochs.contracts import Environment, Preflight, Probing, Sink
 from airflow_epochs.coordinator.sink_calls import asked
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, located
-from airflow_epochs.model import SinkPlan, TransactionId
+from airflow_epochs.model import SinkPlan
 
 log = secrecy.logger(__name__)
 
@@ -42,10 +42,9 @@ def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
     sink = task.pipeline.sink(name)
     if not isinstance(sink, Preflight):
         return None
-    previous = TransactionId.parse(plan.previous) if plan.previous else None
     try:
         with located(task.pipeline.name, sink=name), asked(sink, "require_ready"):
-            sink.require_ready(task.pipeline.name, previous, task.env)
+            sink.require_ready(task.pipeline.name, plan.previous, task.env)
     except Refused as refused:
         # Also the vote makes these checks. Here, no stage task has run that could be cleared.
         refused.remedy = _OF_VOTE.sub(r"\1 failed task", refused.remedy)

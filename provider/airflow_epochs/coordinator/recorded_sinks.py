@@ -40,12 +40,12 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
             return sink
         why = f"the record gives it the name {sink.name!r}"
     except EpochError as error:
-        error.pipeline, error.epoch, error.attempt = opened.txn.pipeline, opened.txn.epoch, opened.txn.attempt
+        error.pipeline, error.epoch, error.attempt = opened.txn_id.pipeline, opened.txn_id.epoch, opened.txn_id.attempt
         error.sink = name
         raise
     except RAISED_BY_USERS as error:  # a sink of the user's own may raise anything
         why = repr(error)
-    raise untrusted(opened, attempt_key(opened.txn.epoch, opened.txn.attempt, "open"), name, why)
+    raise untrusted(opened, attempt_key(opened.txn_id.epoch, opened.txn_id.attempt, "open"), name, why)
 
 
 def built(spec: JsonDict) -> Sink | None:
@@ -78,9 +78,9 @@ def _require_named_connections(opened: OpenRecord, name: str, today: Collection[
     named = {conn_id for sink in today for conn_id in connections_in(sink.spec())}
     others = sorted(set(connections_in(opened.sinks[name].spec)) - named)
     if others:
-        key = attempt_key(opened.txn.epoch, opened.txn.attempt, "open")
+        key = attempt_key(opened.txn_id.epoch, opened.txn_id.attempt, "open")
         raise Refused(
-            f"In the ledger record {opened.txn.pipeline}/{key}, which is not signed, the sink uses connection "
+            f"In the ledger record {opened.txn_id.pipeline}/{key}, which is not signed, the sink uses connection "
             f"{', '.join(map(repr, others))}, which no sink of the DAG uses. Nothing was read or written.",
             code=codes.RECORD_CONNECTION_FOREIGN,
             remedy="Undo the change of the DAG until the epoch is complete, if you removed the sink or gave it another "
@@ -118,7 +118,7 @@ def is_own_place(sink: Sink, attempt: SinkAttempt, place: str, env: Environment)
 
 def untrusted(opened: OpenRecord, key: str, sink: str, why: str) -> Corrupt:
     """The error for a record under ``key`` that says something impossible about a sink. ``why`` is a clause."""
-    txn = opened.txn
+    txn = opened.txn_id
     return Corrupt(
         f"The provider does not trust what the ledger record {txn.pipeline}/{key} says about sink {sink}: {why}. "
         "Nothing was read, written or deleted there.",

@@ -95,7 +95,7 @@ class Promise:
         again = self._on_record()
         if again:
             return self._in_own_place(again[-1].staged, restaged_key(self.view.number, self.name, again[-1].number))
-        return self._in_own_place(self._voted, attempt_key(self.view.number, self._opened.txn.attempt, "decision"))
+        return self._in_own_place(self._voted, attempt_key(self.view.number, self._opened.txn_id.attempt, "decision"))
 
     def _in_own_place(self, staged: Staged, key: str) -> Staged:
         """``staged``. Raises Corrupt, naming the record, unless this attempt can have made its place."""
@@ -111,7 +111,7 @@ class Promise:
                 "other rows. Somebody mixed files of two backups, or changed a file.",
                 code=codes.LEDGER_CONTRADICTS,
                 sink=self.name,
-                **attempt_fields(self._opened.txn),
+                **attempt_fields(self._opened.txn_id),
             )
         return records
 
@@ -148,7 +148,7 @@ class Promise:
     def _is_doubled_by(self, shown: TransactionId) -> bool:
         """Whether this epoch stages the rows of ``shown`` once more. A fence has no rows."""
         before = self.task.ledger.complete_record(self.view.number - 1)
-        return self._is_backfill and before is not None and str(shown) in before.may_show(self.name)
+        return self._is_backfill and before is not None and shown in before.may_show(self.name)
 
     def _require_not_overtaken(self) -> None:
         """Raise Corrupt if a waived commit of another name has brought rows of this backfill since it was opened."""
@@ -229,10 +229,10 @@ class Promise:
             return False
         before = self.task.ledger.complete_record(self.view.number - 1)
         receipt = before.receipts.get(self.name) if before else None
-        return agreement.shows(self._sink, self._opened.txn, self._attempt.previous, self._env, receipt)
+        return agreement.shows(self._sink, self._opened.txn_id, self._attempt.previous, self._env, receipt)
 
     def _broken(self, gone: RowsGone, why: str) -> Corrupt:
-        txn = self._opened.txn
+        txn = self._opened.txn_id
         first = f" first {gone.undo}; then" if isinstance(gone, RowsLost) else ""
         return Corrupt(
             f"{gone.what} {why} Nothing was changed.",
@@ -279,7 +279,7 @@ class Promise:
             remedy=f"{back}. Then clear the commit task: it stages the same offsets again with that code. Bring the "
             "new code back when the epoch is complete.",
             sink=self.name,
-            **attempt_fields(self._opened.txn),
+            **attempt_fields(self._opened.txn_id),
         )
 
     def _other_code(self, vote: Vote) -> bool:

@@ -55,7 +55,7 @@ def read(task: TaskTry, opened: OpenRecord) -> Registry:
             f"The ledger has lost the file {task.pipeline.name}/schemas/{opened.schemas}.json: the schemas that the "
             "epoch is decoded with.",
             code=codes.SCHEMAS_LOST,
-            **attempt_fields(opened.txn),
+            **attempt_fields(opened.txn_id),
         )
     named = _registry(task.pipeline.source) or opened.source
     return Registry(conn_id=named.get("registry_conn_id") or "", schemas=record.schemas)

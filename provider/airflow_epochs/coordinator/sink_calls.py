@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from reprlib import Repr
 
 from airflow_epochs import codes
@@ -159,11 +160,11 @@ def _vote(sink: Sink, method: str, vote: object, claim: StagedClaim) -> Vote:
 
 
 def _receipt(sink: Sink, method: str, receipt: object, attempt: SinkAttempt) -> Receipt:
-    if isinstance(receipt, Receipt) and (receipt.txn_id, receipt.sink) == (str(attempt.txn), sink.name):
-        return receipt
+    if isinstance(receipt, Receipt) and (receipt.txn_id, receipt.sink) == (attempt.txn, sink.name):
+        return replace(receipt, txn_id=attempt.txn)  # a class of a user's own may have given the text alone
     raise OutcomeUnknown(
         f"The method `{method}` of {_described(sink)} returned {_SHORT.repr(receipt)}. It must return a Receipt with "
-        f"txn_id={str(attempt.txn)!r} and sink={sink.name!r}.",
+        f"txn_id={attempt.txn!r} and sink={sink.name!r}.",
         code=codes.SINK_COMMIT_FAULTY,
         sink=sink.name,
     )

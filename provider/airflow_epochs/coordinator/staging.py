@@ -41,6 +41,7 @@ from airflow_epochs.model import (
     Staged,
     StagedClaim,
     StageReport,
+    TransactionId,
     TryRecord,
     attempt_fields,
     records_upper_bound,
@@ -164,7 +165,7 @@ def _staged(
     with _naming_todays_sinks(task, opened, promised):
         this, told = (may_rejoin and _rejoined(task, opened, this)) or _begun(task, opened, this, promised, put_try)
     restored = {name: StagedClaim(place=this.places[name]) for name in this.sinks.keys() & opened.restores.keys()}
-    report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn) if told else StageOutcome(sinks={})
+    report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn_id) if told else StageOutcome(sinks={})
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if isinstance(source, Confirming) and not opened.restored_to:
         source.confirm(opened.ranges_of(name), opened.source_state, task.env)
@@ -239,7 +240,7 @@ def _rejoined(task: TaskTry, opened: OpenRecord, this: _Try) -> tuple[_Try, Json
         return None
     for earlier in _rejoinable(task, opened, this):
         if told := spark.rejoin(earlier.session):
-            log.info("epoch %s: going on with the earlier try %s", opened.txn.epoch, earlier.try_id)
+            log.info("epoch %s: going on with the earlier try %s", opened.txn_id.epoch, earlier.try_id)
             return replace(this, try_id=earlier.try_id, places=dict(earlier.places)), told
         with tolerated(f"stopping the earlier try {earlier.try_id}"):
             task.env.spark.stop(earlier.session)
@@ -385,7 +386,7 @@ def _fit(task: TaskTry, name: str, sink: Sink) -> Fit:
 
 def _earlier_plans(task: TaskTry, opened: OpenRecord, first: int, outputs: tuple[str, ...]) -> Iterator[StagePlan]:
     """What the transform gets of each epoch that is replayed for a backfill."""
-    for earlier in replayed(task, first, opened.txn.epoch):
+    for earlier in replayed(task, first, opened.txn_id.epoch):
         read = task.pipeline.source.spark_read(earlier.ranges, task.env)
         known = replace(earlier, schemas=earlier.schemas or opened.schemas)
         yield _stage_plan(task, known, read, outputs, state_tables.reads(task, earlier, by=opened))
@@ -435,10 +436,10 @@ def _stage_plan(
     """What the transform gets of one epoch; no sink takes it yet."""
     transform = task.pipeline.transform
     return StagePlan(
-        txn_id=opened.txn_id,
+        txn_id=str(opened.txn_id),
         pipeline=task.pipeline.name,
-        epoch=opened.txn.epoch,
-        attempt=opened.txn.attempt,
+        epoch=opened.txn_id.epoch,
+        attempt=opened.txn_id.attempt,
         now=opened.now,
         seed=opened.seed,
         read=read.options,
@@ -481,7 +482,9 @@ def _with_event_times(task: TaskTry, ranges: Ranges) -> Ranges:
     return read or ranges
 
 
-def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, spared: str | None = None) -> None:
+def stop_earlier_tries(
+    task: TaskTry, epoch: int, only: str | None = None, *, spared: TransactionId | None = None
+) -> None:
     """Stop the Spark jobs that killed tries of the epoch may have left running, and forget their reports.
 
     A failure is logged. Jobs of attempts before the last two are not looked at: tasks of their own attempt, or of the

@@ -33,7 +33,7 @@ AFTER_A_WAIVER = f" This sink is a state table, which lacks these rows after a w
 def pins(
     task: TaskTry,
     before: CompleteRecord | None,
-    adopted: Mapping[str, str | None],
+    adopted: Mapping[str, TransactionId | None],
     earlier: Mapping[str, StatePin] | None = None,
 ) -> dict[str, StatePin]:
     """The version of each state table of today's DAG that an attempt reads.
@@ -55,7 +55,7 @@ def pins(
     return {name: standing.get(name, pin) for name, pin in found.items()}
 
 
-def require_whole(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> None:
+def require_whole(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, TransactionId | None]) -> None:
     """Raise Refused if a state lacks rows of epochs by what the ledger says. No table is looked at.
 
     ``open`` asks this before it asks the tables: what their errors say of keeping rows is true of whole states only.
@@ -79,7 +79,7 @@ def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> di
     if by:
         began = [name for name in found if opened.state[name].version is None]
         found |= {name: replace(found[name], initial=_read(task, opened, opened, name).initial) for name in began}
-        then = closed_in(task.ledger.complete_record(opened.txn.epoch))
+        then = closed_in(task.ledger.complete_record(opened.txn_id.epoch))
         found = {name: replace(read, closed_then=then.get(name, ())) for name, read in found.items()}
     return found
 
@@ -98,7 +98,7 @@ def _read(task: TaskTry, opened: OpenRecord, described: OpenRecord, name: str) -
     return from_json(StateRead, sink.plan_read(opened.state[name], opened.watermarks, task.env))
 
 
-def _require_none_replaced(task: TaskTry, before: CompleteRecord, adopted: Mapping[str, str | None]) -> None:
+def _require_none_replaced(task: TaskTry, before: CompleteRecord, adopted: Mapping[str, TransactionId | None]) -> None:
     """Raise Refused if a state begins empty where another one has left the DAG: it may be the same, renamed.
 
     ``initial``, or a command that takes the new state as it is, says what is meant. The ``initial`` with which the
@@ -109,7 +109,7 @@ def _require_none_replaced(task: TaskTry, before: CompleteRecord, adopted: Mappi
     left = sorted(of_epoch(task.ledger, before) - today) if begins else []
     used = _initials(task.ledger, before, left)
     if left and (unclear := {sink.name: initial for sink in begins if (initial := _initial(sink.spec())) in used}):
-        raise _replaced(task, unclear, left, before.txn.epoch)
+        raise _replaced(task, unclear, left, before.txn_id.epoch)
 
 
 def of_epoch(ledger: Ledger, complete: CompleteRecord) -> frozenset[str]:
@@ -118,15 +118,15 @@ def of_epoch(ledger: Ledger, complete: CompleteRecord) -> frozenset[str]:
     A rebuilt one has no open record, or one of another transaction, but receipts that tell; of a user's own sink they
     may have anything in them.
     """
-    opened = ledger.open_record(complete.txn.epoch, complete.txn.attempt)
-    if opened and opened.txn == complete.txn:
+    opened = ledger.open_record(complete.txn_id.epoch, complete.txn_id.attempt)
+    if opened and opened.txn_id == complete.txn_id:
         return frozenset(opened.state)
     return frozenset(name for name, receipt in complete.receipts.items() if "state" in receipt.detail)
 
 
 def _initials(ledger: Ledger, before: CompleteRecord, states: Sequence[str]) -> set[str | None]:
     """The values of ``initial`` that say nothing about a new state: None, and what each of ``states`` has."""
-    opened = ledger.open_record(before.txn.epoch, before.txn.attempt) if states else None
+    opened = ledger.open_record(before.txn_id.epoch, before.txn_id.attempt) if states else None
     plans = [opened.sinks[name] for name in states if name in opened.sinks] if opened else []
     return {None, *(_initial(plan.spec) for plan in plans)}
 
@@ -177,12 +177,12 @@ def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord) -> None:
     last = before.markers.get(name)
     if last == before.txn_id or (last is None and name not in before.waived):
         return
-    at = TransactionId.parse(last).epoch if last else 0
+    at = last.epoch if last else 0
     raise Refused(
-        f"The state {name!r} is as of epoch {at}, and epochs {at + 1} to {before.txn.epoch} were completed without it. "
-        "Their rows are not in it, so results would be wrong without an error. Nothing was opened.",
+        f"The state {name!r} is as of epoch {at}, and epochs {at + 1} to {before.txn_id.epoch} were completed without "
+        "it. Their rows are not in it, so results would be wrong without an error. Nothing was opened.",
         code=codes.STATE_SKIPPED,
         pipeline=task.pipeline.name,
-        epoch=before.txn.epoch + 1,
+        epoch=before.txn_id.epoch + 1,
         sink=name,
     )

@@ -33,7 +33,7 @@ def history(view: EpochView) -> Fenced:
     return Fenced(
         f"The ledger was rebuilt, and its sinks show later epochs: epoch {view.number} is over.",
         code=codes.EPOCH_BEFORE_REBUILDING,
-        **attempt_fields(view.opened.txn),
+        **attempt_fields(view.opened.txn_id),
     )
 
 
@@ -118,14 +118,14 @@ class TaskTry:
                 f"The epoch is already complete. Opened by: {by.opened_by}. Completed by: "
                 f"{by.completed_by}{process_of(by.writer)}.",
                 code=codes.EPOCH_COMPLETED_BY_OTHER,
-                **attempt_fields(by.txn),
+                **attempt_fields(by.txn_id),
             )
         if by.command:
             return Fenced(
                 f"A command, `{by.command.name}` by {by.command.who}, now waits for this epoch.",
                 code=codes.EPOCH_HELD_BY_OTHER,
                 remedy="Clear the run with all its tasks, or let the next one start: it obeys the command.",
-                **attempt_fields(by.txn),
+                **attempt_fields(by.txn_id),
             )
         if by.run == run:
             return Fenced(
@@ -133,12 +133,12 @@ class TaskTry:
                 "task ran, as `open` does if somebody clears it.",
                 code=codes.EPOCH_HELD_BY_OTHER,
                 remedy="Clear the open task with its downstream tasks.",
-                **attempt_fields(by.txn),
+                **attempt_fields(by.txn_id),
             )
         return Fenced(
             f"The epoch now belongs to {by.run}{process_of(by.writer)}.",
             code=codes.EPOCH_HELD_BY_OTHER,
-            **attempt_fields(by.txn),
+            **attempt_fields(by.txn_id),
         )
 
     @contextmanager

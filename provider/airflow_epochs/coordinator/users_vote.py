@@ -43,12 +43,12 @@ def _against(function: VoteFunction, ballot: Ballot) -> Refused | None:
 
 
 def _ballot(task: TaskTry, opened: OpenRecord, votes: Mapping[str, Vote], report: StageReport) -> Ballot:
-    before = task.ledger.complete_record(opened.txn.epoch - 1)
+    before = task.ledger.complete_record(opened.txn_id.epoch - 1)
     staged = {sink: vote.staged for sink, vote in votes.items() if vote.staged}
     return Ballot(
         pipeline=task.pipeline.name,
-        epoch=opened.txn.epoch,
-        attempt=opened.txn.attempt,
+        epoch=opened.txn_id.epoch,
+        attempt=opened.txn_id.attempt,
         ranges=opened.ranges,
         rows={sink: each.rows for sink, each in staged.items()},
         rows_before={sink: receipt.rows for sink, receipt in before.receipts.items()} if before else {},

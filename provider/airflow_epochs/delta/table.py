@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
@@ -239,10 +240,15 @@ class FoundCommit:
         """The commit of an epoch whose log entry is gone."""
         return cls(None, 0, None)
 
+    @cached_property
+    def txn(self) -> TransactionId | None:
+        """The transaction in the user metadata; None without user metadata."""
+        return TransactionId.parse(self.user_metadata["txn"]) if self.user_metadata else None
+
     @property
     def token(self) -> int | None:
-        """The token of the transaction in the user metadata; None without user metadata."""
-        return TransactionId.parse(self.user_metadata["txn"]).token if self.user_metadata else None
+        """The transaction's token; None without user metadata."""
+        return self.txn.token if self.txn else None
 
 
 def find_commit(files: Files, app: App, epoch: int, newest: int) -> FoundCommit | None:

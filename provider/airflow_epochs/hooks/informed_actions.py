@@ -67,7 +67,7 @@ class InformedWaive(actions.Waive):
             cause = error.cause if isinstance(error, EpochError) else f"{type(error).__name__}: {first_line(error)}"
             log.warning("Sink %s was not asked whether it shows epoch %s: %s", self.sink, self.epoch, cause)
             raise NotChecked(_why_unknown(error)) from error
-        return agree(found, view.opened.txn)
+        return agree(found, view.opened.txn_id)
 
     def sinks_of_today(self, ledger: Ledger) -> Collection[Sink]:
         """The sinks of today's DAG, as far as they are known here. To read them, its file must be run."""

@@ -104,7 +104,7 @@ class Retry:
             ledger.newest_retry() + 1,
             dag_id,
             "",
-            view.opened.txn_id if view else "",
+            str(view.opened.txn_id) if view else "",
             ledger_conn_id,
         )
         cleared, refusal = action._to_clear(ledger, view, run[0] if run else None)

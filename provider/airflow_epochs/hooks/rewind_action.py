@@ -46,7 +46,7 @@ class _Rewinding(ABC):
     def _source(self, at: BetweenEpochs) -> str:
         """The source on record. The command runs DAG files to find today's; the API server must not."""
         return (
-            f"The source is taken as epoch {at.newest.txn.epoch} has it on record. If the DAG has changed it since, "
+            f"The source is taken as epoch {at.newest.txn_id.epoch} has it on record. If the DAG has changed it since, "
             f"cancel, and type `airflow epochs {COMMAND} {self.pipeline} …`, which takes the source of today's DAG."
         )
 

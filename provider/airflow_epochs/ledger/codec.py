@@ -1,5 +1,7 @@
 """Records as bytes: JSON whose first member is a checksum and whose second is the signature, if there is one.
 
+A record has transaction ids, and JSON their text. Whatever else makes JSON of records (XCom, commands) does it by this.
+
 Decoding ignores unknown fields, so a newer version may add fields to the same format. A record of a newer *format*
 raises an error of its own, because the remedy is another one than for a damaged record.
 """
@@ -9,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from airflow_epochs.ledger.store import VALUE_BYTES_MAX
-from airflow_epochs.model import FORMAT, JsonDict, TryRecord
+from airflow_epochs.model import FORMAT, JsonDict, TransactionId, TryRecord
 
 R = TypeVar("R")
 
@@ -54,7 +56,7 @@ def encode(record: object, sign: Callable[[bytes], str | None] = lambda body: No
         record: A record.
         sign: Returns the signature of the record's JSON: 64 hexadecimal digits, or None for an unsigned record.
     """
-    body = msgspec.json.encode(_with_keys(record))
+    body = to_json(_with_keys(record))
     if signature := sign(body):
         body = _SIGNED + signature.encode() + _SEPARATOR + body[1:]
     return _HEAD + _digest(body) + _SEPARATOR + body[1:]
@@ -88,16 +90,45 @@ def decode(value: bytes, kind: type[R]) -> R:
         written = msgspec.json.decode(body, type=_Format).format
         if written > FORMAT:
             raise NewerFormat(written)
-        return _with_fields(body, kind) if kind in _KEYS else msgspec.json.decode(body, type=kind)
+        return _with_fields(body, kind) if kind in _KEYS else msgspec.json.decode(body, type=kind, dec_hook=_parsed)
     except msgspec.DecodeError as error:
         raise ValueError(f"it is not a valid {kind.__name__}: {error}") from error
+
+
+def to_json(record: object) -> bytes:
+    """A record, or a value with records in it, as JSON without a checksum."""
+    return msgspec.json.encode(record, enc_hook=_as_text)
+
+
+def to_plain(record: object) -> Any:
+    """As ``to_json``, as dicts, lists, tuples, texts and numbers."""
+    return msgspec.to_builtins(record, enc_hook=_as_text)
+
+
+def from_plain(value: object, kind: type[R], *, strict: bool = True) -> R:
+    """The inverse of ``to_plain``. Raises msgspec.ValidationError. ``strict``: as ``msgspec.convert``."""
+    return msgspec.convert(value, kind, strict=strict, dec_hook=_parsed)
+
+
+def _as_text(value: object) -> str:
+    """The JSON of a value that msgspec does not know. Records have one kind of such values."""
+    if isinstance(value, TransactionId):
+        return str(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+def _parsed(kind: type, told: object) -> TransactionId:
+    """The inverse of ``_as_text``. msgspec adds to the error where the value stands."""
+    if not isinstance(told, str):
+        raise ValueError(f"Expected `str`, got `{type(told).__name__}`")
+    return TransactionId.parse(told)
 
 
 def _with_keys(record: object) -> object:
     keys = _KEYS.get(type(record))
     if keys is None:
         return record
-    plain: JsonDict = msgspec.to_builtins(record)
+    plain: JsonDict = to_plain(record)
     return {keys.get(field, field): value for field, value in plain.items()}
 
 
@@ -105,7 +136,7 @@ def _with_fields(body: bytes, kind: type[R]) -> R:
     """The inverse of ``_with_keys``. A member with a field's name is unknown, as in every version."""
     fields = {key: field for field, key in _KEYS[kind].items()}
     plain = msgspec.json.decode(body, type=JsonDict)
-    return msgspec.convert({fields.get(key, key): plain[key] for key in plain.keys() - fields.values()}, kind)
+    return from_plain({fields.get(key, key): plain[key] for key in plain.keys() - fields.values()}, kind)
 
 
 def require_readable(value: bytes) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import msgspec
-
+from airflow_epochs.ledger.codec import to_plain
 from airflow_epochs.ledger.epoch_records import epoch_records
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, accounts, unfinished, waivers
@@ -35,9 +34,9 @@ def document(ledger: Ledger, view: EpochView) -> JsonDict:
     accounted = accounts(view.complete) if view.complete else {}
     return {
         "state": view.state.value,
-        **msgspec.to_builtins(told),
-        **msgspec.to_builtins({"attempts": records.attempts, "restaged": records.restaged}),
-        **({"accounting": msgspec.to_builtins(accounted)} if accounted else {}),
+        **to_plain(told),
+        **to_plain({"attempts": records.attempts, "restaged": records.restaged}),
+        **({"accounting": to_plain(accounted)} if accounted else {}),
     }
 
 
@@ -53,7 +52,7 @@ def summary(pipeline: str, ledger: Ledger, view: EpochView) -> JsonDict:
         "epoch": row.number,
         "state": row.state.value,
         "attempt": row.attempt,
-        "transaction": row.txn_id,
+        "transaction": str(row.txn_id),
         "dag": run.dag_id,
         "run": run.run_id,
         "at": row.at,

@@ -79,7 +79,7 @@ def epoch_records(ledger: Ledger, view: EpochView) -> EpochRecords:
 
 def _attempts(ledger: Ledger, view: EpochView) -> Iterator[AttemptRecords]:
     tries = sorted(ledger.tries(view.number), key=lambda each: each.started_at)
-    for attempt in range(1, (view.complete or view.opened).txn.attempt + 1):
+    for attempt in range(1, (view.complete or view.opened).txn_id.attempt + 1):
         if opened := ledger.open_record(view.number, attempt):
             yield AttemptRecords(
                 number=attempt,

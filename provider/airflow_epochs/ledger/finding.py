@@ -30,7 +30,7 @@ def epochs_that_read(ledger: Ledger, topic: str, partition: int, offset: int) ->
         yield from (record for record in _newest_first(ledger) if _has(record, topic, partition, offset))
         return
     rebuilt = ledger.rebuilt_to
-    if found := _halved(ledger, max(0, rebuilt - 1), newest.txn.epoch, (topic, partition, offset)):
+    if found := _halved(ledger, max(0, rebuilt - 1), newest.txn_id.epoch, (topic, partition, offset)):
         yield found
     else:
         yield from (record for record in _newest_first(ledger, rebuilt - 1) if _has(record, topic, partition, offset))

@@ -48,7 +48,6 @@ from airflow_epochs.model import (
     SavepointRecord,
     SchemaRecord,
     SigningRecord,
-    TransactionId,
     TryRecord,
     WaivedRecord,
 )
@@ -99,7 +98,7 @@ _NUMBERED: dict[type[NumberedRecord], Callable[[int], str]] = {
 
 
 def key_of(record: LedgerRecord) -> str:
-    """The only key under which ``record`` is valid. Raises ValueError if its transaction id cannot be parsed."""
+    """The only key under which ``record`` is valid. Raises ValueError for a name that could lead to another folder."""
     match record:
         case PipelineRecord():
             return PIPELINE_KEY
@@ -120,7 +119,7 @@ def key_of(record: LedgerRecord) -> str:
 
 
 def _key_of_epoch_record(record: EpochRecord) -> str:
-    txn = TransactionId.parse(record.txn_id)
+    txn = record.txn_id
     match record:
         case OpenRecord():
             return attempt_key(txn.epoch, txn.attempt, "open")
@@ -142,8 +141,7 @@ def pipeline_of(record: object) -> str | None:
     """The pipeline that a record names; None if it names no pipeline."""
     if isinstance(record, PipelinesRecord):
         return record.pipeline
-    txn_id = getattr(record, "txn_id", None)
-    return TransactionId.parse(txn_id).pipeline if txn_id else None
+    return record.txn_id.pipeline if isinstance(record, EpochRecord) else None
 
 
 def epoch_folder(epoch: int) -> str:

@@ -466,7 +466,7 @@ class Ledger:
 
     def tries_of(self, opened: OpenRecord) -> list[TryRecord]:
         """The records of this attempt's tries, sorted by key; no try of another attempt or ledger."""
-        keys = [key for key in self._keys_of_tries(opened.txn.epoch) if attempt_tried(key) == opened.txn.attempt]
+        keys = [key for key in self._keys_of_tries(opened.txn_id.epoch) if attempt_tried(key) == opened.txn_id.attempt]
         return [record for record in self._tries_at(keys) if record.txn_id == opened.txn_id]
 
     def _keys_of_tries(self, number: int) -> list[str]:

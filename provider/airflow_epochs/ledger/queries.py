@@ -16,6 +16,7 @@ from airflow_epochs.model import (
     DecisionRecord,
     OpenRecord,
     SinkPlan,
+    TransactionId,
     WaivedRecord,
     obeyed,
     reasons_against,
@@ -50,7 +51,7 @@ class EpochRow:
     waits_for: tuple[str, ...]
     versions: dict[str, int]
     at: str
-    txn_id: str
+    txn_id: TransactionId
     commands: tuple[str, ...] = ()
     code: str | None = None
     code_changed: bool = False
@@ -68,7 +69,7 @@ class EpochRow:
         return cls(
             number=view.number,
             state=view.state,
-            attempt=record.txn.attempt,
+            attempt=record.txn_id.attempt,
             offsets=records_upper_bound(record.ranges),
             rows=sum(receipt.rows for receipt in receipts.values()),
             waits_for=waits_for(view),
@@ -194,7 +195,7 @@ def newest_opened(ledger: Ledger) -> OpenRecord | None:
     complete = ledger.complete_record(ledger.newest_complete())
     if complete is None:
         return None
-    return ledger.open_record(complete.txn.epoch, complete.txn.attempt) or _as_rebuilt(ledger, complete)
+    return ledger.open_record(complete.txn_id.epoch, complete.txn_id.attempt) or _as_rebuilt(ledger, complete)
 
 
 def position_of_next(ledger: Ledger) -> tuple[int, Position | None]:
@@ -222,7 +223,7 @@ def commands_obeyed(ledger: Ledger, opened: OpenRecord) -> tuple[Command, ...]:
 
 def orders_of(ledger: Ledger, opened: OpenRecord) -> list[OpenRecord]:
     """The attempts that hold these commands, oldest first, as typed."""
-    attempts = [ledger.open_record(opened.txn.epoch, number) for number in range(1, opened.obeys + 1)]
+    attempts = [ledger.open_record(opened.txn_id.epoch, number) for number in range(1, opened.obeys + 1)]
     return [each for each in attempts if each and each.command]
 
 

@@ -51,7 +51,7 @@ def _lost(ledger: Ledger, run: Run) -> list[Run]:
     record = ledger.complete_record(epoch) if epoch else None
     if not record or not (record.only_restored or obeyed_by_another(record, run)):
         return []
-    following = again(run, record.txn.epoch)
+    following = again(run, record.txn_id.epoch)
     return [*_lost(ledger, following), following]
 
 
@@ -71,7 +71,7 @@ def airflow_run(ledger: Ledger, run: Run) -> Run:
 
 def runs_of_attempts(ledger: Ledger, view: EpochView) -> list[Run]:
     """The runs that opened the epoch's newest attempts, oldest first, as Airflow knows them. Without pruned ones."""
-    last = (view.complete or view.opened).txn.attempt
+    last = (view.complete or view.opened).txn_id.attempt
     attempts = (ledger.open_record(view.number, number) for number in range(max(1, last - _LOOKED_AT + 1), last + 1))
     return list(dict.fromkeys(airflow_run(ledger, each.run) for each in attempts if each and not each.command))
 

@@ -13,7 +13,6 @@ from airflow_epochs.model import (
     DecisionRecord,
     OpenRecord,
     Receipt,
-    TransactionId,
     VoteKind,
     WaivedRecord,
 )
@@ -35,12 +34,11 @@ class EpochView:
     def epoch(self) -> Epoch:
         """The protocol's view of these records. Raises IllegalTransition if they contradict each other."""
         if self.complete:
-            return Epoch(self.number, State.COMPLETE, self.complete.txn.attempt, self.complete.txn)
+            return Epoch(self.number, State.COMPLETE, self.complete.txn_id.attempt, self.complete.txn_id)
         if not self.open:
             return Epoch(self.number)
-        before = Epoch(
-            self.number, State.NEW if self.open.txn.attempt == 1 else State.ABORTED, self.open.txn.attempt - 1
-        )
+        attempt = self.open.txn_id.attempt
+        before = Epoch(self.number, State.NEW if attempt == 1 else State.ABORTED, attempt - 1)
         return protocol.replay(before, self._messages(self.open))
 
     @property
@@ -62,7 +60,7 @@ class EpochView:
         return records[0] is not None and all(record.format == FORMAT for record in records if record)
 
     def _messages(self, opened: OpenRecord) -> list[protocol.Message]:
-        txn = opened.txn
+        txn = opened.txn_id
         messages: list[protocol.Message] = [protocol.VoteRequest(txn, frozenset(opened.sinks))]
         if opened.command:
             messages.append(protocol.GlobalAbort(txn))
@@ -70,12 +68,12 @@ class EpochView:
                 return messages  # an older version of the provider has put it: it takes a command for an open attempt
         if not self.decision:
             return messages
-        decided = TransactionId.parse(self.decision.txn_id)
+        decided = self.decision.txn_id
         for sink, vote in self.decision.votes.items():
             kind = protocol.VoteCommit if vote.vote is VoteKind.VOTE_COMMIT else protocol.VoteAbort
             messages.append(kind(decided, sink))
         if self.decision.decision is DecisionKind.GLOBAL_ABORT:
             return [*messages, protocol.GlobalAbort(decided)]
         messages.append(protocol.GlobalCommit(decided))
-        messages += [protocol.Acknowledge(TransactionId.parse(r.txn_id), sink) for sink, r in self.receipts.items()]
-        return messages + [protocol.Acknowledge(TransactionId.parse(w.txn_id), sink) for sink, w in self.waived.items()]
+        messages += [protocol.Acknowledge(receipt.txn_id, sink) for sink, receipt in self.receipts.items()]
+        return messages + [protocol.Acknowledge(waiver.txn_id, sink) for sink, waiver in self.waived.items()]

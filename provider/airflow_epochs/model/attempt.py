@@ -33,15 +33,11 @@ class SinkPlan:
     """
 
     spec: JsonDict
-    previous: str | None
+    previous: TransactionId | None
     ranges: Ranges | None = None
     replayed_from: int | None = None
     backfilled_from: int | None = None
     stored: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.previous is not None:
-            TransactionId.parse(self.previous)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +96,7 @@ class OpenRecord:
         schemas: The ``digest`` of the SchemaRecord with which the input is decoded; None: no registry was asked.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     ledger_id: str
     ranges: Ranges
     source: JsonDict
@@ -121,7 +117,7 @@ class OpenRecord:
     command: Command | None = None
     obeys: int = 0
     moved: bool = False
-    adopted: dict[str, str | None] = field(default_factory=dict)
+    adopted: dict[str, TransactionId | None] = field(default_factory=dict)
     restored_to: int = 0
     restores: dict[str, RestorePoint] = field(default_factory=dict)
     backlog: Backlog | None = None
@@ -132,13 +128,6 @@ class OpenRecord:
         validated_name("ledger", self.ledger_id)
         for sink in self.sinks:
             validated_name("sink", sink)
-        for txn_id in filter(None, self.adopted.values()):
-            TransactionId.parse(txn_id)
-
-    @property
-    def txn(self) -> TransactionId:
-        """``txn_id``, parsed."""
-        return TransactionId.parse(self.txn_id)
 
     @property
     def run(self) -> Run:
@@ -162,7 +151,7 @@ class TryRecord:
         function: Its function; None in a record of an older version, or if the attempt brings tables back.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     try_id: str
     places: dict[str, str]
     session: JsonDict
@@ -186,7 +175,7 @@ class DecisionRecord:
     ``event_times``, ``code``, ``metrics``: as in ``StageReport``, of the rows that were voted on.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     decision: DecisionKind
     reason: str
     votes: dict[str, Vote]
@@ -207,7 +196,7 @@ class RestagedRecord:
     Put before anything of ``staged`` is committed. ``staged`` has the same digest as in the decision.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     sink: str
     number: int
     staged: Staged

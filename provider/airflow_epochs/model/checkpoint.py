@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from airflow_epochs.model.completion import Receipt, WaivedRecord
 from airflow_epochs.model.ranges import Ranges
 from airflow_epochs.model.record import FORMAT_UNSIGNED, JsonDict
+from airflow_epochs.model.transaction import TransactionId
 from airflow_epochs.model.vote import DecisionKind, StageReport, Vote
 
 
@@ -25,7 +26,7 @@ class Checkpoint:
     pipeline: str
     epoch: int
     attempt: int
-    txn_id: str
+    txn_id: TransactionId
     ranges: Ranges
     state: str
     stage: StageReport | None = None

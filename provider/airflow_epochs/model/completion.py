@@ -24,7 +24,7 @@ class Receipt:
     ``place`` is the staging place whose rows the sink committed; None if the sink no longer knows it.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     sink: str
     rows: int
     files: int
@@ -43,7 +43,7 @@ class WaivedRecord:
     ``who``, ``host``, ``login``: as in ``TakeoverRecord``.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     sink: str
     who: str
     why: str
@@ -75,18 +75,18 @@ class CompleteRecord:
         backlog: As in ``OpenRecord``.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     ranges: Ranges
     source_state: JsonDict
     receipts: dict[str, Receipt]
-    markers: dict[str, str]
+    markers: dict[str, TransactionId]
     opened_by: Run
     completed_by: Run
     metrics: JsonDict
     completed_at: str
     writer: str
     waived: tuple[str, ...] = ()
-    waived_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    waived_ids: dict[str, tuple[TransactionId, ...]] = field(default_factory=dict)
     watermarks: Watermarks = ()
     event_times: EventTimes = field(default_factory=dict)
     moved_in: int = 0
@@ -95,15 +95,6 @@ class CompleteRecord:
     code: str | None = None
     backlog: Backlog | None = None
     format: int = FORMAT_UNSIGNED
-
-    def __post_init__(self) -> None:
-        for txn_id in (*self.markers.values(), *(txn_id for ids in self.waived_ids.values() for txn_id in ids)):
-            TransactionId.parse(txn_id)
-
-    @property
-    def txn(self) -> TransactionId:
-        """``txn_id``, parsed."""
-        return TransactionId.parse(self.txn_id)
 
     @property
     def only_restored(self) -> bool:
@@ -115,7 +106,7 @@ class CompleteRecord:
         """Whether this epoch, or one before, had a sink of this name, also if the sink was waived in it."""
         return sink in self.markers or sink in self.waived
 
-    def may_show(self, sink: str) -> list[str]:
+    def may_show(self, sink: str) -> list[TransactionId]:
         """The waived transactions that a waived sink may have committed late, newest first; empty for other sinks."""
         if sink not in self.waived:
             return []
@@ -129,13 +120,13 @@ def adopted_in(opened: OpenRecord, before: CompleteRecord | None, sinks: Collect
     """
     begun = {sink for sink in opened.adopted if before and not before.has_had(sink)} - opened.state.keys()
     taken = (opened.adopted.keys() & set(sinks)) - begun
-    return {**(before.adopted_in if before else {}), **dict.fromkeys(sorted(taken), opened.txn.epoch)}
+    return {**(before.adopted_in if before else {}), **dict.fromkeys(sorted(taken), opened.txn_id.epoch)}
 
 
 def moved_in(opened: OpenRecord, before: CompleteRecord | None) -> int:
     """``CompleteRecord.moved_in`` of the epoch that ``opened`` opened. ``before``: the epoch before."""
     if opened.moved:
-        return opened.txn.epoch
+        return opened.txn_id.epoch
     return before.moved_in if before else 0
 
 

@@ -29,5 +29,5 @@ class DryRunRecord:
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
-        if not self.opened.ledger_id.startswith(DRY_RUN) or self.opened.txn.pipeline != self.pipeline:
+        if not self.opened.ledger_id.startswith(DRY_RUN) or self.opened.txn_id.pipeline != self.pipeline:
             raise ValueError(f"not a dry run: {self.opened.ledger_id!r} of {self.opened.txn_id}")

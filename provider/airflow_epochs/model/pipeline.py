@@ -92,7 +92,7 @@ class RebuiltRecord:
 
     pipeline: str
     number: int
-    txn_id: str
+    txn_id: TransactionId
     backfill_from: int
     dag_id: str
     source: JsonDict
@@ -110,7 +110,7 @@ class RebuiltRecord:
     @property
     def epoch(self) -> int:
         """The newest epoch that the sinks showed."""
-        return TransactionId.parse(self.txn_id).epoch
+        return self.txn_id.epoch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ class SavepointRecord:
     @property
     def epoch(self) -> int:
         """The epoch that has the name."""
-        return self.complete.txn.epoch
+        return self.complete.txn_id.epoch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 from airflow_epochs.names import validated_name
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
+_Parts = tuple[str, int, int, str]
 
 
-@dataclass(frozen=True, order=True)
-class TransactionId:
+class TransactionId(str):
     """``<pipeline>/<epoch>/<attempt>/<nonce>``, chosen before the first effect and never changed.
+
+    The id is text that knows its parts. It is a ``str``, so that it equals its text wherever that was read, and so that
+    records, logs and errors show it as text. ``str(txn)`` is a plain ``str``: pass that to other libraries.
 
     The nonce (128 random bits, hex) makes ids unique even if a ledger restored from a backup issues the same
     numbers again for other data.
@@ -26,13 +28,34 @@ class TransactionId:
     attempt: int
     nonce: str
 
-    def __post_init__(self) -> None:
-        validated_name("pipeline", self.pipeline)
-        if self.epoch < 1 or self.attempt < 1 or not _NONCE.fullmatch(self.nonce):
-            raise ValueError(f"not a transaction id: {self!r}")
+    def __new__(cls, pipeline: str, epoch: int, attempt: int, nonce: str) -> TransactionId:
+        validated_name("pipeline", pipeline)
+        txn = super().__new__(cls, f"{pipeline}/{epoch}/{attempt}/{nonce}")
+        if epoch < 1 or attempt < 1 or not _NONCE.fullmatch(nonce):
+            raise ValueError(f"not a transaction id: {txn!r}")
+        txn.__dict__.update(pipeline=pipeline, epoch=epoch, attempt=attempt, nonce=nonce)
+        return txn
 
-    def __str__(self) -> str:
-        return f"{self.pipeline}/{self.epoch}/{self.attempt}/{self.nonce}"
+    def __reduce__(self) -> tuple[type[TransactionId], _Parts]:
+        return TransactionId, self._parts
+
+    def __deepcopy__(self, memo: object) -> TransactionId:
+        return self
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a transaction id is never changed, nor its {name}")
+
+    def __lt__(self, other: str) -> bool:
+        return self._parts < _parts_of(other)
+
+    def __le__(self, other: str) -> bool:
+        return self._parts <= _parts_of(other)
+
+    def __gt__(self, other: str) -> bool:
+        return self._parts > _parts_of(other)
+
+    def __ge__(self, other: str) -> bool:
+        return self._parts >= _parts_of(other)
 
     @classmethod
     def parse(cls, text: str) -> TransactionId:
@@ -48,12 +71,28 @@ class TransactionId:
     def fence(self) -> TransactionId:
         """What a sink shows once this waived transaction is not to land any more. It follows from the transaction."""
         drawn = hashlib.sha256(f"fence {self}".encode()).hexdigest()[:24]
-        return replace(self, nonce=drawn[:8] + _seal(drawn[:8]) + drawn[8:])
+        return self.with_nonce(drawn[:8] + _seal(drawn[:8]) + drawn[8:])
 
     @property
     def is_fence(self) -> bool:
         """Whether it is the fence of another transaction."""
         return is_of_fence(self.token)
+
+    def with_nonce(self, nonce: str) -> TransactionId:
+        """The id with the same numbers and another nonce."""
+        return TransactionId(self.pipeline, self.epoch, self.attempt, nonce)
+
+    @property
+    def _parts(self) -> _Parts:
+        """What ids are ordered by: epoch 10 comes after epoch 9."""
+        return self.pipeline, self.epoch, self.attempt, self.nonce
+
+
+def _parts_of(other: str) -> _Parts:
+    """The parts of another id. Raises TypeError for text: it would be ordered by its letters."""
+    if not isinstance(other, TransactionId):
+        raise TypeError(f"a transaction id has no order with {other!r}")
+    return other._parts
 
 
 def is_of_fence(token: int) -> bool:
@@ -71,7 +110,7 @@ def _parsed(text: str) -> TransactionId:
     """Cached, because a task meets few ids, each in many records."""
     pipeline, epoch, attempt, nonce = text.split("/")
     txn = TransactionId(pipeline, int(epoch), int(attempt), nonce)
-    if str(txn) != text:
+    if txn != text:
         raise ValueError(f"not a transaction id: {text!r}")
     return txn
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_epochs.model.record import JsonDict
+from airflow_epochs.model.transaction import TransactionId
 
 
 class VoteKind(str, Enum):
@@ -105,7 +106,7 @@ class StageReport:
         code: The transform that made the rows, as in ``OpenRecord``.
     """
 
-    txn_id: str
+    txn_id: TransactionId
     try_id: str
     claims: dict[str, StagedClaim]
     metrics: JsonDict = field(default_factory=dict)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_epochs.contracts import Dataset
-from airflow_epochs.model import JsonDict, OffsetRange, Receipt, TransactionId
+from airflow_epochs.model import JsonDict, OffsetRange, Receipt
 from airflow_epochs.operators.lineage_facts import LineageInput, Noted
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def _outputs(noted: Iterable[Noted]) -> Iterator[OutputDataset]:
 
 def _commit(receipt: Receipt) -> JsonDict:
     return {
-        "epoch": TransactionId.parse(receipt.txn_id).epoch,
-        "transactionId": receipt.txn_id,
+        "epoch": receipt.txn_id.epoch,
+        "transactionId": str(receipt.txn_id),
         "rows": receipt.rows,
         "version": receipt.version,
         "committedAt": receipt.committed_at,

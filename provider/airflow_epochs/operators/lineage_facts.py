@@ -50,7 +50,7 @@ def noted(task: TaskTry, done: Checkpoint, sinks: Collection[str]) -> Iterator[N
         return
     shown = [done.receipts[sink] for sink in sorted(sinks) if sink in done.receipts and sink in opened.sinks]
     yield Noted(
-        txn=opened.txn,
+        txn=opened.txn_id,
         read=tuple(_read(task, opened, [receipt.sink for receipt in shown])),
         written=tuple(_written(task, opened, receipt) for receipt in shown),
         without=tuple(sorted({*sinks} - {receipt.sink for receipt in shown})),
@@ -76,7 +76,7 @@ def _written(task: TaskTry, opened: OpenRecord, receipt: Receipt) -> LineageOutp
     if isinstance(sink, Traceable):
         dataset = sink.dataset(receipt, task.env)
     else:
-        dataset = Dataset.at(sink.asset_uri(opened.txn.pipeline))
+        dataset = Dataset.at(sink.asset_uri(opened.txn_id.pipeline))
     return LineageOutput(dataset=_scrubbed(dataset), receipt=receipt)
 
 

@@ -124,7 +124,7 @@ class _Step:
         self._send("incr", "completed", 1)
         for sink, receipt in sorted(record.receipts.items()):
             self._send("incr", "rows", receipt.rows, sink=sink)
-        self._send("gauge", "last_complete.epoch", record.txn.epoch)
+        self._send("gauge", "last_complete.epoch", record.txn_id.epoch)
         self._send("gauge", "last_complete.time", _seconds(record.completed_at))
         self._send("gauge", "last_complete.age", 0)
         self._no_doubt()

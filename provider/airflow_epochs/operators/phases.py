@@ -119,11 +119,11 @@ def tell_of_newest(
         if receipt := newest.receipts.get(sink):
             context["outlet_events"][asset].extra.update(
                 pipeline=coordinator.task.pipeline.name,
-                epoch=newest.txn.epoch,
+                epoch=newest.txn_id.epoch,
                 sink=sink,
                 rows=receipt.rows,
                 version=receipt.version,
-                transaction_id=receipt.txn_id,
+                transaction_id=str(receipt.txn_id),
                 **{RUN_NOTE: note},
                 **({"first_epoch": first} if first else {}),
             )

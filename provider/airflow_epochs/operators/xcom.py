@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from airflow_epochs import secrecy
+from airflow_epochs.ledger.codec import from_plain, to_json, to_plain
 from airflow_epochs.model import Checkpoint, JsonDict, Receipt
 
 log = secrecy.logger(__name__)
@@ -29,7 +30,7 @@ def to_xcom(checkpoint: Checkpoint) -> JsonDict:
     Airflow's own serialisation would wrap every tuple. ``StageReport.try_id`` has the key ``nonce``, which version 0.1
     writes and reads.
     """
-    value: JsonDict = json.loads(msgspec.json.encode(fitted(checkpoint)))
+    value: JsonDict = json.loads(to_json(fitted(checkpoint)))
     if value["stage"]:
         value["stage"]["nonce"] = value["stage"].pop("try_id")
     return value
@@ -40,7 +41,7 @@ def from_xcom(value: object) -> Checkpoint:
     match value:
         case {"stage": {"nonce": try_id, **stage}, **others}:
             value = {**others, "stage": {**stage, "try_id": try_id}}
-    return msgspec.convert(value, Checkpoint, strict=False)
+    return from_plain(value, Checkpoint, strict=False)
 
 
 def checkpoints_in(value: object) -> Iterator[Checkpoint]:
@@ -69,7 +70,7 @@ def fitted(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _size(checkpoint: Checkpoint) -> int:
-    return len(json.dumps(msgspec.to_builtins(checkpoint)))
+    return len(json.dumps(to_plain(checkpoint)))
 
 
 def _without_long_details(checkpoint: Checkpoint) -> Checkpoint:

@@ -57,9 +57,9 @@ def _aborts(view: EpochView) -> int:
     """An operator's command is an attempt, too, and counts as aborted; but it is no failure."""
     if view.complete:
         commands = sum(command.name != ACKNOWLEDGE_CODE for command in view.complete.commands)
-        return view.complete.txn.attempt - 1 - commands
+        return view.complete.txn_id.attempt - 1 - commands
     commands = 1 if view.opened.obeys else 0
-    return view.opened.txn.attempt - commands - (0 if view.state is State.ABORTED else 1)
+    return view.opened.txn_id.attempt - commands - (0 if view.state is State.ABORTED else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import BadArgument, EpochError, Refused, cause_and_remedy, filled, with_remedy
 from airflow_epochs.ledger.queries import causes_of
-from airflow_epochs.model import DecisionRecord, TransactionId
+from airflow_epochs.model import DecisionRecord
 from airflow_epochs.names import PAGE
 from airflow_epochs.operators.wording import of_page
 
@@ -64,7 +64,7 @@ def cause(reason: str) -> str:
 def remedy(decision: DecisionRecord) -> str:
     """What to do after an abort, in every layout; empty if no vote says it."""
     said = reason_and_remedy(decision)[1]
-    return filled(said, PIPELINE=TransactionId.parse(decision.txn_id).pipeline)
+    return filled(said, PIPELINE=decision.txn_id.pipeline)
 
 
 def _environment() -> Environment:

@@ -37,7 +37,7 @@ def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: 
             remedy=_SHARE if is_local(place) else None,
             **attempt_fields(attempt.txn),
         )
-    if staging.user_metadata.get("txn") != str(attempt.txn) or staging.user_metadata.get("app") != app:
+    if staging.user_metadata.get("txn") != attempt.txn or staging.user_metadata.get("app") != app:
         raise Refused(
             f"The staging table at {place} belongs to transaction {staging.user_metadata.get('txn')} of "
             f"{staging.user_metadata.get('app')}, not to transaction {attempt.txn} of {app}.",

@@ -55,7 +55,7 @@ def gaps(history: History) -> Iterator[Violation]:
 
 def _ordered(facts: LedgerFacts, epoch: int) -> dict[tuple[str, int], int]:
     """Where the newest command of the epoch moved its input; empty if the epoch was pruned."""
-    opened = facts.opens.get((epoch, facts.complete[epoch].txn.attempt))
+    opened = facts.opens.get((epoch, facts.complete[epoch].txn_id.attempt))
     order = facts.opens.get((epoch, opened.obeys)) if opened else None
     return ends_of(order.ranges) if order else {}
 
@@ -104,7 +104,7 @@ def aborted_visible(history: History) -> Iterator[Violation]:
             continue
         decision, complete = facts.decision_of(txn), facts.complete.get(txn.epoch)
         aborted = decision is not None and decision.decision is DecisionKind.GLOBAL_ABORT
-        if aborted or (complete and complete.txn != txn):
+        if aborted or (complete and complete.txn_id != txn):
             yield Violation(f"{who} an attempt that was aborted.", str(txn))
     withdrawn = frozenset(history.withdrawn)
     states = [*(history.sinks or {}).items(), *(pair for seen in history.observations for pair in seen.sinks.items())]
@@ -272,7 +272,7 @@ def _contradictions(history: History, epoch: int) -> Iterator[Violation]:
         history.view(epoch)
     except EpochError as error:
         yield Violation(f"The records of epoch {epoch} contradict each other.", str(error))
-    opened = facts.opens.get((epoch, complete.txn.attempt)) if complete else None
+    opened = facts.opens.get((epoch, complete.txn_id.attempt)) if complete else None
     if complete and opened and epoch not in facts.rebuilt_epochs:
         yield from _incomplete(facts, opened)
         if opened.txn_id != complete.txn_id:
@@ -282,8 +282,8 @@ def _contradictions(history: History, epoch: int) -> Iterator[Violation]:
 
 
 def _incomplete(facts: LedgerFacts, opened: OpenRecord) -> Iterator[Violation]:
-    epoch = opened.txn.epoch
-    if not facts.is_committed(opened.txn) or facts.decision_of(opened.txn) is None:
+    epoch = opened.txn_id.epoch
+    if not facts.is_committed(opened.txn_id) or facts.decision_of(opened.txn_id) is None:
         yield Violation(f"Epoch {epoch} is complete without GLOBAL_COMMIT.", opened.txn_id)
     complete = facts.complete[epoch]
     for sink in opened.sinks:

@@ -132,7 +132,7 @@ def _without_marker(history: History, epoch: int) -> Iterator[Violation]:
     for sink in complete.receipts:  # a sink without one, after a rebuilding, need not know its commit any more
         state = _finals(history).get(sink)
         if state and state.commits is not None:
-            if not any(history.transaction(shown) == complete.txn for shown in state.commits):
+            if not any(history.transaction(shown) == complete.txn_id for shown in state.commits):
                 yield Violation(f"Sink {sink} has a receipt for epoch {epoch}, but did not commit it.", complete.txn_id)
 
 
@@ -290,7 +290,7 @@ def miscounted(history: History) -> Iterator[Violation]:
 
 
 def _false_receipts(complete: CompleteRecord, rows: Mapping[str, Counter[int | None]]) -> Iterator[Violation]:
-    epoch = complete.txn.epoch
+    epoch = complete.txn_id.epoch
     for sink, receipt in complete.receipts.items():
         shown = rows[sink][epoch] if sink in rows else receipt.rows
         if shown != receipt.rows:

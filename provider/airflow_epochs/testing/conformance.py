@@ -210,7 +210,7 @@ class SinkConformance:
         attempt = _attempt(1)
         staged = _staged(subject, attempt, [1, 2])
         receipt = _rebuilt(subject).commit(attempt, staged, subject.env)
-        assert (receipt.txn_id, receipt.sink, receipt.rows) == (str(attempt.txn), subject.sink().name, 2)
+        assert (receipt.txn_id, receipt.sink, receipt.rows) == (attempt.txn, subject.sink().name, 2)
         with _untouched(subject):
             for _ in range(3):
                 assert _rebuilt(subject).commit(attempt, staged, subject.env) == receipt
@@ -262,7 +262,7 @@ class SinkConformance:
     ) -> None:
         """Check what readers see of the epochs ``shown``. The last one's commit died at ``died``, and was repeated."""
         seen = (receipt.txn_id, receipt.rows, sorted(subject.visible()), _marker(subject))
-        assert seen == (str(attempt.txn), len(shown[-1]), self.after(*shown), Marker.of(attempt.txn)), (
+        assert seen == (attempt.txn, len(shown[-1]), self.after(*shown), Marker.of(attempt.txn)), (
             f"a try died at {died}, and the next one must show each row once: one atomic step for rows and marker"
         )
 
@@ -349,7 +349,7 @@ class SinkConformance:
             return self._gone_on(subject, zombie, staged), _seen(subject)
 
         late, (second, seen) = self._overtaken(subject, zombie, staged, successors)
-        assert late is None or late.txn_id == str(zombie.txn)
+        assert late is None or late.txn_id == zombie.txn
         assert _seen(subject) == seen
         assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2], [2, 3]), Marker.of(second))
 

@@ -266,7 +266,7 @@ class History:
 
     def is_fence(self, shown: str | Marker) -> bool:
         """Whether a sink's marker stands for no rows: it keeps a waived commit from landing."""
-        return any(shown in (str(fence), Marker.of(fence)) for fence in self.facts.fences)
+        return any(shown in (fence, Marker.of(fence)) for fence in self.facts.fences)
 
 
 class EpochIndex:

@@ -154,23 +154,23 @@ class LedgerFacts:
     def transactions(self) -> dict[str, TransactionId]:
         """Every attempt that the ledger knows, by its id. In a pruned epoch it knows only the committed attempt."""
         records: list[OpenRecord | CompleteRecord] = [*self.opens.values(), *self.complete.values()]
-        return {record.txn_id: record.txn for record in records}
+        return {record.txn_id: record.txn_id for record in records}
 
     @cached_property
     def fences(self) -> frozenset[TransactionId]:
         """The transaction ids of fences, which sinks may show in place of waived transactions."""
         waived = (txn for record in self.complete.values() for sink in record.waived for txn in record.may_show(sink))
-        return frozenset(TransactionId.parse(txn).fence for txn in waived)
+        return frozenset(txn.fence for txn in waived)
 
     def decision_of(self, txn: TransactionId) -> DecisionRecord | None:
         """The decision on this transaction; None if it is not decided, or the decision is another transaction's."""
         record = self.decisions.get((txn.epoch, txn.attempt))
-        return record if record and record.txn_id == str(txn) else None
+        return record if record and record.txn_id == txn else None
 
     def is_committed(self, txn: TransactionId) -> bool:
         """Whether the decision is GLOBAL_COMMIT. In a pruned epoch, the completion record tells."""
         complete = self.complete.get(txn.epoch)
         if complete:
-            return complete.txn == txn
+            return complete.txn_id == txn
         decision = self.decision_of(txn)
         return decision is not None and decision.decision.value == "GLOBAL_COMMIT"

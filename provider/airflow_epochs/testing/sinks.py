@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Environment, SinkAttempt
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.testing.world import MemoryWorld, Place, TableCommit, marker_of
 
 _EPOCH_0 = "1970-01-01T00:00:00+00:00"
@@ -65,18 +65,18 @@ class MemorySink:
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=_staged(claim.place, place))
 
     def _objection(self, world: MemoryWorld, attempt: SinkAttempt, place: Place) -> str | None:
-        if place.txn_id != str(attempt.txn):
+        if place.txn_id != attempt.txn:
             return f"the staged rows belong to {place.txn_id}"
-        if world.marker(self._table, self._app(attempt.txn.pipeline)) != _text(attempt.previous):
+        if world.marker(self._table, self._app(attempt.txn.pipeline)) != attempt.previous:
             return "the table's marker does not show the previous epoch"
         return world.refusals.get(self.name)
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         """Publish the place in the world. A repeat returns the same receipt."""
-        commit = TableCommit(self._app(attempt.txn.pipeline), str(attempt.txn), staged.place)
-        published = MemoryWorld.named(self.world).publish(self._table, commit, _text(attempt.previous))
+        commit = TableCommit(self._app(attempt.txn.pipeline), attempt.txn, staged.place)
+        published = MemoryWorld.named(self.world).publish(self._table, commit, attempt.previous)
         return Receipt(
-            txn_id=str(attempt.txn),
+            txn_id=attempt.txn,
             sink=self.name,
             rows=staged.rows,
             files=staged.files,
@@ -93,10 +93,6 @@ class MemorySink:
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The marker of the sink's last commit to the table."""
         return marker_of(MemoryWorld.named(self.world).marker(self._table, self._app(pipeline)))
-
-
-def _text(txn: TransactionId | None) -> str | None:
-    return str(txn) if txn else None
 
 
 def _staged(name: str, place: Place) -> Staged:

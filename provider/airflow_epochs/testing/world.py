@@ -41,7 +41,7 @@ class TableCommit(NamedTuple):
     """One commit in a table: the sink's application id, its marker, and the staging place that it refers to."""
 
     app: str
-    txn_id: str
+    txn_id: TransactionId
     place: str
 
 
@@ -163,11 +163,11 @@ class MemoryWorld:
         self.places[name] = place
         self.observer(f"after stage {name}")
 
-    def marker(self, table: str, app: str) -> str | None:
-        """The transaction id of the last commit of ``app``."""
+    def marker(self, table: str, app: str) -> TransactionId | None:
+        """The transaction of the last commit of ``app``."""
         return next((c.txn_id for c in reversed(self.tables.get(table, ())) if c.app == app), None)
 
-    def publish(self, table: str, commit: TableCommit, previous: str | None) -> Published:
+    def publish(self, table: str, commit: TableCommit, previous: TransactionId | None) -> Published:
         """Compare the marker and commit, atomically. A repeat returns the commit that stands, perhaps of another place.
 
         Raises:
@@ -179,7 +179,7 @@ class MemoryWorld:
         self.observer(f"after publish {table} {commit.txn_id}")
         return published
 
-    def _published(self, table: str, commit: TableCommit, previous: str | None) -> Published:
+    def _published(self, table: str, commit: TableCommit, previous: TransactionId | None) -> Published:
         commits, found = self.tables.get(table, ()), self.marker(table, commit.app)
         if found == commit.txn_id:
             version = [c.txn_id for c in commits].index(commit.txn_id)
@@ -226,6 +226,6 @@ class MemoryWorld:
         return {name for name, place in self.places.items() if name not in published or place.log}
 
 
-def marker_of(txn_id: str | None) -> Marker | None:
-    """The marker of a transaction id; None for None."""
-    return Marker.of(TransactionId.parse(txn_id)) if txn_id else None
+def marker_of(txn: TransactionId | None) -> Marker | None:
+    """The marker of a transaction; None for None."""
+    return Marker.of(txn) if txn else None

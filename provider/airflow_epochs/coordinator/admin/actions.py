@@ -216,13 +216,13 @@ class Abort:
                 code=codes.ATTEMPT_NOT_OPEN,
                 pipeline=pipeline,
             )
-        return cls(pipeline, view.opened.txn_id)
+        return cls(pipeline, str(view.opened.txn_id))
 
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
         opened = self._view(ledger).opened
         return [
-            f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} of pipeline {self.pipeline} will be "
+            f"Attempt {opened.txn_id.attempt} of epoch {opened.txn_id.epoch} of pipeline {self.pipeline} will be "
             f"aborted ({self.txn_id}, opened by {opened.run}). No sink has shown, or will show, any of its rows.",
             "If that run is still at work, it goes on with a new attempt. To stop it, first mark the run as failed in "
             "Airflow.",
@@ -234,7 +234,7 @@ class Abort:
         """As ``Action.do``."""
         opened = self._view(ledger).opened
         record = DecisionRecord(
-            txn_id=self.txn_id,
+            txn_id=opened.txn_id,
             decision=DecisionKind.GLOBAL_ABORT,
             reason=f"`airflow epochs abort` by {by.who}: {by.why}",
             votes={},
@@ -248,9 +248,9 @@ class Abort:
             raise Refused(
                 f"The attempt was decided at the same moment: {standing.decision.value}. This abort changed nothing.",
                 code=codes.COMMAND_RACE,
-                **attempt_fields(opened.txn),
+                **attempt_fields(opened.txn_id),
             )
-        attempt, epoch = opened.txn.attempt, opened.txn.epoch
+        attempt, epoch = opened.txn_id.attempt, opened.txn_id.epoch
         return f"Attempt {attempt} of epoch {epoch} is aborted. If its run has ended, start a run, or clear it."
 
     def _view(self, ledger: Ledger) -> EpochView:

@@ -36,10 +36,10 @@ def make(ledger: Ledger, pipeline: str, name: str, number: int | None, by: Accou
         Refused: The name is taken or not valid; or the epoch is not complete, or its open record was pruned.
     """
     record = require_complete(ledger, pipeline, number)
-    if standing := require_free(ledger, pipeline, name, record.txn.epoch):
+    if standing := require_free(ledger, pipeline, name, record.txn_id.epoch):
         return standing
     standing = ledger.put(_record(ledger, pipeline, name, record, by))
-    if standing.epoch != record.txn.epoch:
+    if standing.epoch != record.txn_id.epoch:
         raise _taken(pipeline, name, standing)
     return standing
 
@@ -57,13 +57,13 @@ def require_complete(ledger: Ledger, pipeline: str, number: int | None) -> Compl
 
 
 def _record(ledger: Ledger, pipeline: str, name: str, record: CompleteRecord, by: Account) -> SavepointRecord:
-    opened = ledger.open_record(record.txn.epoch, record.txn.attempt)
+    opened = ledger.open_record(record.txn_id.epoch, record.txn_id.attempt)
     if opened is None:
         raise Refused(
-            f"The records of epoch {record.txn.epoch} were pruned, or the ledger was rebuilt since.",
+            f"The records of epoch {record.txn_id.epoch} were pruned, or the ledger was rebuilt since.",
             code=codes.SAVEPOINT_EPOCH_PRUNED,
             pipeline=pipeline,
-            epoch=record.txn.epoch,
+            epoch=record.txn_id.epoch,
         )
     return SavepointRecord(
         pipeline=pipeline,

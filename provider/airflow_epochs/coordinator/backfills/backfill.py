@@ -28,6 +28,7 @@ from airflow_epochs.model import (
     OpenRecord,
     Ranges,
     SinkPlan,
+    TransactionId,
     Vote,
     VoteKind,
     records_upper_bound,
@@ -73,7 +74,7 @@ def with_backfill(
     }
 
 
-def shows_no_epoch(task: TaskTry, sink: str, previous: str | None, epoch: int) -> bool:
+def shows_no_epoch(task: TaskTry, sink: str, previous: TransactionId | None, epoch: int) -> bool:
     """Whether a sink without an epoch in the ledger shows no epoch. ``previous``: what it shows before ``epoch``.
 
     A fence is no epoch: it stands for an epoch that was waived, and never landed.
@@ -185,7 +186,7 @@ def _replayable(task: TaskTry, sink: str, first: int, epoch: int) -> list[OpenRe
     earlier = replayed(task, first, epoch)
     for opened in earlier:
         if missing := [name for name in states if name not in opened.state]:
-            raise _gone(task, opened.txn.epoch, f"read no state {missing[0]!r}, which the pipeline has today")
+            raise _gone(task, opened.txn_id.epoch, f"read no state {missing[0]!r}, which the pipeline has today")
         state_tables.reads(task, opened)
     _require_marks(task, sink, earlier, epoch)
     return earlier
@@ -199,11 +200,11 @@ def _require_marks(task: TaskTry, sink: str, earlier: Sequence[OpenRecord], epoc
     unknown = [opened for opened in earlier if _lacks_marks(task, opened)]
     if not unknown:
         return
-    first = unknown[-1].txn.epoch + 1
+    first = unknown[-1].txn_id.epoch + 1
     later = f"Let `backfill` name epoch {first} or a later one, or remove" if first < epoch else "Remove"
     raise Refused(
-        f"`backfill` lets sink {sink!r} begin with epoch {earlier[0].txn.epoch}. EventTime of the pipeline has "
-        f"depth={_depth(task)}, and epoch {unknown[-1].txn.epoch} was opened with depth="
+        f"`backfill` lets sink {sink!r} begin with epoch {earlier[0].txn_id.epoch}. EventTime of the pipeline has "
+        f"depth={_depth(task)}, and epoch {unknown[-1].txn_id.epoch} was opened with depth="
         f"{len(unknown[-1].watermarks) - 1}: so what each operator would have closed in it is not known. Nothing was "
         "opened.",
         code=codes.BACKFILL_WITH_STATE,
@@ -215,7 +216,7 @@ def _require_marks(task: TaskTry, sink: str, earlier: Sequence[OpenRecord], epoc
 
 
 def _lacks_marks(task: TaskTry, opened: OpenRecord) -> bool:
-    told = state_tables.closed_in(task.ledger.complete_record(opened.txn.epoch))
+    told = state_tables.closed_in(task.ledger.complete_record(opened.txn_id.epoch))
     return 0 < len(opened.watermarks) <= _depth(task) and bool(opened.state) and not told
 
 
@@ -271,7 +272,7 @@ def _taken_out(ranges: Ranges, earlier: Sequence[OpenRecord]) -> Iterable[Planne
 def require_input_of(task: TaskTry, opened: OpenRecord, sink: str) -> None:
     """Raise Corrupt unless what a sink of an attempt reads can still be read. Reads only."""
     first = opened.sinks[sink].replayed_from
-    earlier = [] if first is None else replayed(task, first, opened.txn.epoch)
+    earlier = [] if first is None else replayed(task, first, opened.txn_id.epoch)
     planned = PlannedEpoch(ranges=opened.ranges, state=opened.source_state)
     require_input(task, opened.ranges_of(sink), planned, earlier)
 
@@ -314,10 +315,10 @@ def completed_by(task: TaskTry, number: int) -> OpenRecord:
 
 def _completed(task: TaskTry, number: int) -> tuple[OpenRecord, CompleteRecord]:
     complete = task.ledger.complete_record(number)
-    opened = task.ledger.open_record(number, complete.txn.attempt) if complete else None
+    opened = task.ledger.open_record(number, complete.txn_id.attempt) if complete else None
     if complete is None or opened is None:
         raise _gone(task, number, "has no open record any more: it was pruned (`keep_epochs`)")
-    if opened.txn != complete.txn:
+    if opened.txn_id != complete.txn_id:
         raise _gone(task, number, "was rebuilt, and its open record belongs to another transaction")
     return opened, complete
 

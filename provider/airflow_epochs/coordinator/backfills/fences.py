@@ -63,10 +63,9 @@ def _is_fenced(place: SinkDestination, hanging: Hanging) -> bool:
 
 def _shows_a_fence(place: SinkDestination, hanging: Hanging) -> bool:
     sink, task, waived = sink_here(place, hanging), place.task, hanging.here
-    last = place.before.markers.get(hanging.sink)
     if sink is None or not isinstance(sink, Fencing):
         return False
-    if _puts_each(task, sink, TransactionId.parse(last) if last else None, waived):
+    if _puts_each(task, sink, place.before.markers.get(hanging.sink), waived):
         return True
     found = sink_calls.marker_of(sink, task.pipeline.name, task.env)
     if found is None:

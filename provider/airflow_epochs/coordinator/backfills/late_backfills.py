@@ -22,9 +22,9 @@ def found(task: TaskTry, opened: OpenRecord, sink: Sink, late: TransactionId) ->
     vacate = sink.how_to_vacate(late, task.env) if isinstance(sink, Vacating) and lossless else None
     first = task.pipeline.backfill.get(sink.name)
     waived = (
-        f"ype `{waive_command(opened.txn, sink.name)}`, so that the epoch is completed without this sink's rows. Then "
-        f"clear the failed task. The sink goes on with the next epoch, and lacks what came after epoch {late.epoch} up "
-        f"to epoch {opened.txn.epoch}. To have all rows, also give the sink another name, with "
+        f"ype `{waive_command(opened.txn_id, sink.name)}`, so that the epoch is completed without this sink's rows. "
+        "Then clear the failed task. The sink goes on with the next epoch, and lacks what came after epoch "
+        f"{late.epoch} up to epoch {opened.txn_id.epoch}. To have all rows, also give the sink another name, with "
         f"{backfill_from(first or '<its first epoch>')}, and a new target."
     )
     return Corrupt(
@@ -33,7 +33,7 @@ def found(task: TaskTry, opened: OpenRecord, sink: Sink, late: TransactionId) ->
         code=codes.BACKFILL_OVERTAKEN,
         remedy=f"{vacate} If this is not possible, t{waived}" if vacate else f"T{waived}",
         sink=sink.name,
-        **attempt_fields(opened.txn),
+        **attempt_fields(opened.txn_id),
     )
 
 
@@ -44,10 +44,10 @@ def require_not_overtaken(task: TaskTry, opened: OpenRecord, sink: Sink) -> None
     may have moved the input back since, so that the backfill reads the same offsets. Before this look the other names
     are fenced, so that no such commit lands after it.
     """
-    before = task.ledger.complete_record(opened.txn.epoch - 1)
+    before = task.ledger.complete_record(opened.txn_id.epoch - 1)
     if before is None or not set(before.waived) - {sink.name}:
         return
-    if agree(sink_calls.marker_of(sink, opened.txn.pipeline, task.env), opened.txn):
+    if agree(sink_calls.marker_of(sink, opened.txn_id.pipeline, task.env), opened.txn_id):
         return  # a repeat: the commit is done
     place, first = SinkDestination(task=task, sink=sink, before=before), opened.sinks[sink.name].backfilled_from or 0
     fences.put(place, first)
@@ -64,11 +64,11 @@ def _overtaken(opened: OpenRecord, sink: Sink, late: WrittenByOther) -> Corrupt:
         f"{late.sink!r}, where this sink is to write. This epoch is decided, and has the rows of that epoch among its "
         "own: they would come twice. Nothing was written.",
         code=codes.BACKFILL_OVERTAKEN,
-        remedy=f"Type `{waive_command(opened.txn, sink.name)}`, so that the epoch is completed without this sink's "
+        remedy=f"Type `{waive_command(opened.txn_id, sink.name)}`, so that the epoch is completed without this sink's "
         "rows. Then clear the failed task. The next run says with which epoch `backfill` of the sink is to begin then "
         "(EPOCHS-SINK-RENAMED). With that epoch it gets all rows that it lacks.",
         sink=sink.name,
-        **attempt_fields(opened.txn),
+        **attempt_fields(opened.txn_id),
     )
 
 

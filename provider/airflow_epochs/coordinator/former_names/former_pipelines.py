@@ -79,7 +79,7 @@ class Former:
     @property
     def newest(self) -> Rows | None:
         """The rows of the latest epoch among ``rows``; None if ``rows`` is empty."""
-        return max(self.rows, key=lambda each: each.until.txn.epoch, default=None)
+        return max(self.rows, key=lambda each: each.until.txn_id.epoch, default=None)
 
     @property
     def is_open(self) -> bool:
@@ -210,9 +210,9 @@ def _coming(task: TaskTry, view: EpochView | None) -> Iterator[Rows]:
 
 def _rows(task: TaskTry, ledger: Ledger, complete: CompleteRecord | None) -> Iterator[Rows]:
     """For each sink of today, what the sinks that were ever in the pipeline have written last to its place."""
-    written = {name: TransactionId.parse(text) for name, text in complete.markers.items()} if complete else {}
+    written = complete.markers.items() if complete else ()
     for sink, place in _places(task):
-        there = [txn for name, txn in written.items() if _is_there(task, sink, ledger, name, txn)]
+        there = [txn for name, txn in written if _is_there(task, sink, ledger, name, txn)]
         last = max((txn.epoch for txn in there), default=0)
         if until := last and (ledger.complete_record(last) or complete):
             yield Rows(sink=sink.name, place=place, until=until)
@@ -242,4 +242,4 @@ def _spec_of(ledger: Ledger, name: str, txn: TransactionId) -> JsonDict | None:
     if opened := ledger.open_record(txn.epoch, txn.attempt):
         return opened.sinks[name].spec if name in opened.sinks else None
     rebuilt = ledger.rebuilt()
-    return rebuilt.sinks.get(name) if rebuilt and rebuilt.txn_id == str(txn) else None
+    return rebuilt.sinks.get(name) if rebuilt and rebuilt.txn_id == txn else None

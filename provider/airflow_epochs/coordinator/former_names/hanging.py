@@ -41,7 +41,7 @@ class Hanging:
 def that_may_land(place: SinkDestination, first: int) -> Iterator[Hanging]:
     """Each other sink with a waived transaction, of the epoch ``first`` or a later one, that may land here."""
     for other in place.before.waived:
-        waived = [TransactionId.parse(txn) for txn in reversed(place.before.may_show(other))]
+        waived = place.before.may_show(other)[::-1]
         if other != place.sink.name and (late := [txn for txn in waived if txn.epoch >= first]):
             plans = {txn: _plan(place, other, txn) for txn in waived}
             here = [txn for txn in waived if _writes_here(place, other, plans[txn])]

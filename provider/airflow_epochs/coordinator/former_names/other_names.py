@@ -70,16 +70,16 @@ class SinkDestination:
     def late_since(self, first: int) -> Iterator[WrittenByOther]:
         """For each other sink: its waived transaction, of epoch ``first`` or a later one, whose rows landed here."""
         for other in self.before.waived:
-            waived = [txn for txn in self.before.may_show(other) if TransactionId.parse(txn).epoch >= first]
+            waived = [txn for txn in self.before.may_show(other) if txn.epoch >= first]
             if other != self.sink.name and waived and (txn := self._late(other, waived)):
                 yield WrittenByOther(sink=other, txn=txn, waived=True)
 
-    def _late(self, other: str, waived: list[str]) -> TransactionId | None:
+    def _late(self, other: str, waived: list[TransactionId]) -> TransactionId | None:
         alike = self.alike(other)
         late = agreement.late_in(self.marker_of(alike), waived) if alike else None
         if alike and late:
             return late if self._got_late(alike, other, late) else None
-        on_record = (self._late_on_record(other, TransactionId.parse(txn)) for txn in waived)
+        on_record = (self._late_on_record(other, txn) for txn in waived)
         return next(filter(None, on_record), None) if self.is_beside else None
 
     def _late_on_record(self, other: str, txn: TransactionId) -> TransactionId | None:
@@ -87,7 +87,7 @@ class SinkDestination:
         then = self.on_record(other, txn)
         if then is None or not (self.holds_newest(other) or is_at(self.sink, then.spec(), self.task.pipeline.sinks)):
             return None  # so no server is asked that may be gone for good
-        late = agreement.late_in(self._marker_on_record(then), [str(txn)])
+        late = agreement.late_in(self._marker_on_record(then), [txn])
         return late if late and self._got_late(then, other, late) else None
 
     def _got_late(self, other: Sink, name: str, late: TransactionId) -> bool:
@@ -105,8 +105,8 @@ class SinkDestination:
 
     def holds_newest(self, other: str) -> bool:
         """Whether the rows of the sink's last complete epoch may be here. Always, if rows and marker are in one log."""
-        text = self.before.markers.get(other)
-        record = self.task.ledger.complete_record(TransactionId.parse(text).epoch) if text else None
+        last = self.before.markers.get(other)
+        record = self.task.ledger.complete_record(last.epoch) if last else None
         receipt = record.receipts.get(other) if record else None
         return isinstance(self.sink, Holding) and receipt is not None and self._may_hold(self.sink, receipt)
 
@@ -123,7 +123,7 @@ class SinkDestination:
             record = self.task.ledger.complete_record(number)
             for other in (name for name, limit in newest.items() if record and number <= limit):
                 if record and self._got(record, other):
-                    return WrittenByOther(sink=other, txn=record.txn, unmarked=other in self.unmarked)
+                    return WrittenByOther(sink=other, txn=record.txn_id, unmarked=other in self.unmarked)
         return None
 
     def _limit(self, other: str, first: int) -> int:
@@ -148,18 +148,18 @@ class SinkDestination:
 
     def _got(self, record: CompleteRecord, other: str) -> bool:
         """Whether the rows of an epoch may have come here under another name. False if that sink took no part in it."""
-        text = record.markers.get(other)
-        if text is None or TransactionId.parse(text).epoch != record.txn.epoch:
+        txn = record.markers.get(other)
+        if txn is None or txn.epoch != record.txn_id.epoch:
             return False
         if not isinstance(self.sink, Holding):
-            return self._is_described(TransactionId.parse(text), other)
+            return self._is_described(txn, other)
         receipt = record.receipts.get(other)  # a ledger that was rebuilt may lack it
         if receipt and not self._may_hold(self.sink, receipt):
             return False
         if not self.is_beside:
             return True
         told = self._told_of(other) if receipt else self._told_here(other)
-        return record.txn.epoch <= told if told else receipt is not None
+        return record.txn_id.epoch <= told if told else receipt is not None
 
     def _told_of(self, other: str) -> int | None:
         """As ``told``. If the marker here is not the newest one, the sink may have had it in another table or topic.
@@ -194,7 +194,7 @@ class SinkDestination:
         return self._newest_txn(other).epoch
 
     def _newest_txn(self, other: str) -> TransactionId:
-        return TransactionId.parse(self.before.markers[other])
+        return self.before.markers[other]
 
     def _may_hold(self, sink: Holding, receipt: Receipt) -> bool:
         """As ``Holding``: asked once for each place, since each answer may cost a connection."""
@@ -208,7 +208,7 @@ class SinkDestination:
         """Whether the open record describes a sink that writes here. Of the pruned ones, only the newest count."""
         opened = self.task.ledger.open_record(txn.epoch, txn.attempt)
         if opened is None or other not in opened.sinks:
-            return str(txn) in (self.before.markers.get(other), *self.before.may_show(other))
+            return txn in (self.before.markers.get(other), *self.before.may_show(other))
         return is_at(self.sink, opened.sinks[other].spec, self.task.pipeline.sinks)
 
     # -- markers -------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def read_again(task: TaskTry, epoch: int, former: Former, rows: Rows, at: Partit
 def unfinished(task: TaskTry, epoch: int, former: Former, rows: Rows, at: Partition, now: Position) -> Refused:
     """The error for input that an unfinished epoch of ``former`` has, whose rows are there, or may come."""
     what = (
-        f"Its epoch {rows.until.txn.epoch}, which is {_state(former)}, has {_named(at)} up "
+        f"Its epoch {rows.until.txn_id.epoch}, which is {_state(former)}, has {_named(at)} up "
         f"to offset {rows.ends(now)[at]}, and writes to the place of the sink {rows.sink!r}: "
         f"{secrecy.shown(rows.place)}. This pipeline would read {_named(at)} from offset {starts_of(now.ranges)[at]}."
     )
@@ -123,7 +123,7 @@ def _remedy(task: TaskTry, epoch: int, former: Former, on: str) -> str:
 
 
 def _remedy_of_unfinished(task: TaskTry, epoch: int, former: Former, rows: Rows, now: Position) -> str:
-    number = rows.until.txn.epoch
+    number = rows.until.txn_id.epoch
     back = (
         f"{_old_name(task, epoch, former)} {_CLEAR} Epoch {number} of pipeline {former.name!r} is {_state(former)}, so "
         "keep that name at least until it is complete."
@@ -177,7 +177,7 @@ class _GoingOn:
         self.task, self.epoch, self.now = task, epoch, now
         assert former.newest
         self.newest = former.newest
-        self.behind = [each for each in former.rows if each.until.txn.epoch < self.newest.until.txn.epoch]
+        self.behind = [each for each in former.rows if each.until.txn_id.epoch < self.newest.until.txn_id.epoch]
 
     def told(self, otherwise: str = "") -> str:
         """``otherwise``: what happens without that, if no row is read again. Empty for a pipeline with state."""
@@ -225,6 +225,6 @@ class _GoingOn:
 
     def _behind(self) -> str:
         return "".join(
-            f"The place of sink {each.sink!r} has its rows up to epoch {each.until.txn.epoch} alone. "
+            f"The place of sink {each.sink!r} has its rows up to epoch {each.until.txn_id.epoch} alone. "
             for each in self.behind
         )

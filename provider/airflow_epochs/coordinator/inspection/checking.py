@@ -38,7 +38,14 @@ from airflow_epochs.errors import NoNewData, located
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, OffsetRange, Ranges, SinkPlan, records_upper_bound
+from airflow_epochs.model import (
+    CompleteRecord,
+    OffsetRange,
+    Ranges,
+    SinkPlan,
+    TransactionId,
+    records_upper_bound,
+)
 from airflow_epochs.protocol import State
 from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver import failures, readiness
@@ -388,7 +395,7 @@ def _of_sink(state: _State, sink: Sink) -> Iterator[PlannedCheck]:
         yield look(check="write", ask=partial(_write, state, sink), after=_keys(connections))
 
 
-def _adopted(state: _State) -> dict[str, str | None]:
+def _adopted(state: _State) -> dict[str, TransactionId | None]:
     """The sinks that a command has let go on as they are."""
     return dict(state.view.open.adopted) if state.view.open else {}
 

@@ -144,11 +144,10 @@ def _played(task: TaskTry, recorded: OpenRecord) -> OpenRecord:
     """
     states = [sink.name for sink in task.pipeline.sinks if isinstance(sink, Stateful)]
     if missing := [name for name in states if name not in recorded.state]:
-        raise _unsuitable(task, recorded.txn.epoch, f"It read no state {missing[0]!r}, which the pipeline has today")
-    txn = replace(recorded.txn, nonce=task.draw_id())
+        raise _unsuitable(task, recorded.txn_id.epoch, f"It read no state {missing[0]!r}, which the pipeline has today")
     return replace(
         recorded,
-        txn_id=str(txn),
+        txn_id=recorded.txn_id.with_nonce(task.draw_id()),
         ledger_id=f"{DRY_RUN}{task.draw_id()}",
         source=task.pipeline.source.spec(),
         transform=str(task.pipeline.transform),
@@ -172,7 +171,7 @@ def _require_input(task: TaskTry, played: OpenRecord) -> None:
             require_input_of(task, played, sink)
         state_tables.reads(task, played)
     except Corrupt as gone:
-        raise _gone(task, played.txn.epoch, gone) from gone
+        raise _gone(task, played.txn_id.epoch, gone) from gone
 
 
 def _gone(task: TaskTry, epoch: int, gone: Corrupt) -> Corrupt:
@@ -214,7 +213,7 @@ class _Comparison:
         kinds = {name: vote.vote for name, vote in votes.items()}
         return DryRun(
             pipeline=self.task.pipeline.name,
-            epoch=self.played.txn.epoch,
+            epoch=self.played.txn_id.epoch,
             code_then=self.complete.code or self.recorded.code,
             code_now=self.played.code,
             decision=protocol.decide(frozenset(votes), kinds),

@@ -86,7 +86,7 @@ def preview(task: TaskTry, records: int, sample: int) -> Preview:
     with staged(task, played) as report:
         return Preview(
             pipeline=task.pipeline.name,
-            epoch=played.txn.epoch,
+            epoch=played.txn_id.epoch,
             ranges=played.ranges,
             sinks=tuple(_of(task, played, report, name, sample) for name in sorted(played.sinks)),
             warnings=(*_unbounded(task, view), *report.warnings),
@@ -101,7 +101,7 @@ def _played(task: TaskTry, view: EpochView, records: int) -> OpenRecord:
     planned, now, watermarks = _input_again(task, again) if again else _next_input(task, view, before, records)
     pins = state_tables.pins(task, before, view.open.adopted if view.open else {}, again.state if again else None)
     return OpenRecord(
-        txn_id=str(TransactionId(name, view.number, 1, task.draw_id())),
+        txn_id=TransactionId(name, view.number, 1, task.draw_id()),
         ledger_id=ledger_id,
         ranges=planned.ranges,
         source=task.pipeline.source.spec(),
@@ -214,8 +214,8 @@ def _brings_back(order: OpenRecord) -> Refused:
         "to preview.",
         code=codes.DRY_RUN_UNSUITABLE,
         remedy="Let a run obey the command: start one. When that epoch is complete, type the command again.",
-        pipeline=order.txn.pipeline,
-        epoch=order.txn.epoch,
+        pipeline=order.txn_id.pipeline,
+        epoch=order.txn_id.epoch,
     )
 
 

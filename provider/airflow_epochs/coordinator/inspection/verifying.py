@@ -25,7 +25,6 @@ from airflow_epochs.model import (
     CompleteRecord,
     Marker,
     Receipt,
-    TransactionId,
     agree,
     ends_of,
     records_upper_bound,
@@ -138,7 +137,7 @@ class _Markers:
 
 
 def _waived(task: TaskTry, record: CompleteRecord, markers: _Markers) -> Iterator[str]:
-    number = record.txn.epoch
+    number = record.txn_id.epoch
     for sink, by in given_up(task.ledger, EpochView(number=number, complete=record)).items():
         landed = _LANDED[_has_landed(task, record, sink, markers)]
         yield f"Epoch {number}: sink {sink} was waived by {by.who} ({by.why}){landed}"
@@ -150,22 +149,22 @@ def _has_landed(task: TaskTry, record: CompleteRecord, name: str, markers: _Mark
     None if the sink cannot be asked, or the record of that epoch was pruned.
     """
     try:
-        opened = task.ledger.open_record(record.txn.epoch, record.txn.attempt)
+        opened = task.ledger.open_record(record.txn_id.epoch, record.txn_id.attempt)
         today = next((sink for sink in task.pipeline.sinks if sink.name == name), None)
         sink = today or (task.sink_of(opened, name) if opened else None)
         found = markers.of(sink) if sink else None
     except EpochError:
         return None
-    if sink is None or found is None or found.epoch <= record.txn.epoch:
-        return None if sink is None else agree(found, record.txn)
+    if sink is None or found is None or found.epoch <= record.txn_id.epoch:
+        return None if sink is None else agree(found, record.txn_id)
     return _found_by_next(task, record, name)
 
 
 def _found_by_next(task: TaskTry, record: CompleteRecord, name: str) -> bool | None:
     """Whether the sink showed the epoch when its next one was opened. None if that record was pruned."""
-    for number in range(record.txn.epoch + 1, task.ledger.newest_complete() + 1):
+    for number in range(record.txn_id.epoch + 1, task.ledger.newest_complete() + 1):
         later = task.ledger.complete_record(number)
-        opened = task.ledger.open_record(number, later.txn.attempt) if later else None
+        opened = task.ledger.open_record(number, later.txn_id.attempt) if later else None
         if opened is None:
             return None
         if name in opened.sinks:
@@ -194,8 +193,8 @@ def _not_contiguous(records: Sequence[CompleteRecord]) -> list[str]:
     """Where an epoch does not begin where the one before ended, and no command has moved it."""
     faults = []
     for before, after in pairwise(records):
-        number = after.txn.epoch
-        if number != before.txn.epoch + 1 or after.moved_in == number:
+        number = after.txn_id.epoch
+        if number != before.txn_id.epoch + 1 or after.moved_in == number:
             continue
         starts, ranges = starts_of(after.ranges), Position.of(before).named_as_in(Position.of(after))
         for (topic, partition), end in ends_of(ranges).items():
@@ -208,11 +207,11 @@ def _not_contiguous(records: Sequence[CompleteRecord]) -> list[str]:
 
 def _unaccounted(task: TaskTry, record: CompleteRecord) -> list[str]:
     """Sinks of a complete epoch that have neither a receipt nor a waiver, or the receipt of another transaction."""
-    opened = task.ledger.open_record(record.txn.epoch, record.txn.attempt)  # None: pruned
+    opened = task.ledger.open_record(record.txn_id.epoch, record.txn_id.attempt)  # None: pruned
     sinks = opened.sinks if opened else record.receipts
     without = [name for name in sinks if name not in record.receipts and name not in record.waived]
     others = [name for name, receipt in record.receipts.items() if receipt.txn_id != record.txn_id]
-    number = record.txn.epoch
+    number = record.txn_id.epoch
     return [
         *(f"Epoch {number} is complete without a receipt or a waiver of sink {name}." for name in without),
         *(f"Epoch {number} has a receipt of another transaction for sink {name}." for name in others),
@@ -226,7 +225,7 @@ def _of_sink(task: TaskTry, name: str, records: Sequence[CompleteRecord], looked
     sink = next((each for each in task.pipeline.sinks if each.name == name), None)
     yield _marker(task, name, sink)
     since = max(records[-1].adopted_in.get(name, 0), 1)
-    receipts = [each.receipts[name] for each in records if each.txn.epoch >= since and name in each.receipts]
+    receipts = [each.receipts[name] for each in records if each.txn_id.epoch >= since and name in each.receipts]
     if any(receipt.version is not None for receipt in receipts):
         yield _finding(name, "versions", len(receipts), _not_rising(receipts))
     if sink is None:
@@ -272,16 +271,12 @@ def require_marker(task: TaskTry, name: str, today: Sink | None, view: EpochView
     receipt = before.receipts.get(name) if before else None
     if view.state is State.IN_DOUBT and name in view.opened.sinks:
         sink, plan = task.sink_of(view.opened, name), view.opened.sinks[name]
-        previous = TransactionId.parse(plan.previous) if plan.previous else None
         if name in view.receipts:
-            agreement.require_marker(sink, view.opened.txn, task.pipeline.name, task.env, view.receipts[name])
+            agreement.require_marker(sink, view.opened.txn_id, task.pipeline.name, task.env, view.receipts[name])
         elif name not in view.waived:
-            agreement.shows(sink, view.opened.txn, previous, task.env, receipt)
+            agreement.shows(sink, view.opened.txn_id, plan.previous, task.env, receipt)
     elif today is not None:
-        expected = previous_of(task, today, before)
-        agreement.require_marker(
-            today, TransactionId.parse(expected) if expected else None, task.pipeline.name, task.env, receipt
-        )
+        agreement.require_marker(today, previous_of(task, today, before), task.pipeline.name, task.env, receipt)
     else:
         return False
     return True
@@ -290,7 +285,7 @@ def require_marker(task: TaskTry, name: str, today: Sink | None, view: EpochView
 def _not_rising(receipts: Sequence[Receipt]) -> list[str]:
     versions = [(each.txn_id, each.version) for each in receipts if each.version is not None]
     return [
-        f"Epoch {TransactionId.parse(later).epoch} is version {after} of the table, and an earlier epoch is {before}."
+        f"Epoch {later.epoch} is version {after} of the table, and an earlier epoch is {before}."
         for (_, before), (later, after) in pairwise(versions)
         if after <= before
     ]
@@ -335,12 +330,14 @@ def _up_to(name: str, check: str, done: int, faults: list[str], why: str) -> Fin
 def _lost(sink: Perishable, receipt: Receipt, task: TaskTry) -> str | None:
     if not sink.has_lost_rows(receipt, task.env):
         return None
-    number = TransactionId.parse(receipt.txn_id).epoch
-    return f"Files of epoch {number} (version {receipt.version}) are gone, and the table still refers to them."
+    return (
+        f"Files of epoch {receipt.txn_id.epoch} (version {receipt.version}) are gone, and the table still refers to "
+        "them."
+    )
 
 
 def _changed(sink: Watching, first: Receipt, task: TaskTry, records: Sequence[CompleteRecord]) -> str | None:
-    opened = [task.ledger.open_record(record.txn.epoch, record.txn.attempt) for record in records]
+    opened = [task.ledger.open_record(record.txn_id.epoch, record.txn_id.attempt) for record in records]
     told = {warning for record in opened if record for warning in record.warnings}
     return "; ".join(sink.foreign_changes(first, task.pipeline.name, told, task.env)) or None
 
@@ -355,7 +352,7 @@ def _miscounted(sink: Sink, receipt: Receipt, task: TaskTry) -> str | None:
     rows = sum(1 for _ in sink.rows_of(receipt, task.pipeline.name, task.env))
     if rows == receipt.rows:
         return None
-    return f"Epoch {TransactionId.parse(receipt.txn_id).epoch} has {rows} rows, and its receipt says {receipt.rows}."
+    return f"Epoch {receipt.txn_id.epoch} has {rows} rows, and its receipt says {receipt.rows}."
 
 
 def _not_checked(name: str, check: str, why: str) -> Finding:

@@ -61,7 +61,7 @@ def _of_today(task: TaskTry, identity: PipelineRecord, by: Account) -> OpenRecor
     """The pipeline as its DAG defines it, in the form of an attempt that was never opened."""
     name = task.pipeline.name
     return OpenRecord(
-        txn_id=str(TransactionId(name, FIRST, 1, task.draw_id())),
+        txn_id=TransactionId(name, FIRST, 1, task.draw_id()),
         ledger_id=identity.ledger_id,
         ranges={},
         source=task.pipeline.source.spec(),

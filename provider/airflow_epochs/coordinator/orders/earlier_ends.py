@@ -29,7 +29,7 @@ def ends_after(ledger: Ledger, at: BetweenEpochs, number: int) -> dict[str, dict
         raise Refused(
             f"The pipeline has no complete epoch {number}.",
             code=codes.EPOCH_UNKNOWN,
-            pipeline=at.newest.txn.pipeline,
+            pipeline=at.newest.txn_id.pipeline,
         )
     _require_same_topics(ledger, at, at.before, number)
     offsets: dict[str, dict[int, int]] = {}
@@ -98,5 +98,5 @@ def _other_topics(at: BetweenEpochs, number: int, what: str, remedy: str) -> Ref
         f"The command `reset-source` {what}. The offsets of epoch {number} mean nothing there.",
         code=codes.OFFSETS_UNUSABLE,
         remedy=f"{remedy} a time, or offsets.",
-        pipeline=at.newest.txn.pipeline,
+        pipeline=at.newest.txn_id.pipeline,
     )

@@ -88,18 +88,14 @@ class BetweenEpochs:
 
     def recorded(self, name: str) -> TransactionId | None:
         """What the sink showed after the epoch before; None if no epoch of it is on record."""
-        marker = self.before.markers.get(name) if self.before else None
-        return TransactionId.parse(marker) if marker else None
+        return self.before.markers.get(name) if self.before else None
 
     def awaited(self, name: str) -> TransactionId | None:
         """What the next run expects the sink to show: what was recorded, or what a command takes it as."""
-        if name not in self.adopted:
-            return self.recorded(name)
-        adopted = self.adopted[name]
-        return TransactionId.parse(adopted) if adopted else None
+        return self.adopted[name] if name in self.adopted else self.recorded(name)
 
     @property
-    def adopted(self) -> Mapping[str, str | None]:
+    def adopted(self) -> Mapping[str, TransactionId | None]:
         """As in ``OpenRecord``, by the commands so far."""
         return self.order.adopted if self.order else {}
 
@@ -203,7 +199,7 @@ def _race(at: BetweenEpochs, standing: OpenRecord, complete: CompleteRecord | No
         f"{first} before this was confirmed. Nothing was changed.",
         code=codes.COMMAND_RACE,
         remedy=remedy,
-        pipeline=at.newest.txn.pipeline,
+        pipeline=at.newest.txn_id.pipeline,
         epoch=at.epoch,
     )
 
@@ -218,7 +214,7 @@ def _attempt(
     number = at.attempt + 1
     return replace(
         at.newest,
-        txn_id=str(TransactionId(at.newest.txn.pipeline, at.epoch, number, uuid.uuid4().hex)),
+        txn_id=TransactionId(at.newest.txn_id.pipeline, at.epoch, number, uuid.uuid4().hex),
         ranges=move.position.ranges,
         source_state=move.position.state,
         sinks={sink: SinkPlan(spec=plan.spec, previous=plan.previous) for sink, plan in at.newest.sinks.items()},
@@ -266,7 +262,7 @@ def replan(at: BetweenEpochs, source: Before) -> Move:
         raise Refused(
             "There is no aborted epoch to plan anew.",
             code=codes.NOTHING_TO_REPLAN,
-            pipeline=at.newest.txn.pipeline,
+            pipeline=at.newest.txn_id.pipeline,
             epoch=at.epoch,
         )
     return Move(position=at.position(source))
@@ -310,29 +306,29 @@ def restoration(ledger: Ledger, at: BetweenEpochs, number: int, env: Environment
     for name, plan in at.newest.sinks.items():
         sink = built(plan.spec)
         if record and sink and isinstance(sink, Restorable) and name in record.markers:
-            with located(at.newest.txn.pipeline, sink=name):
+            with located(at.newest.txn_id.pipeline, sink=name):
                 points[name] = _point(ledger, at, record, name)
-                sink.require_restorable(points[name], at.newest.txn.pipeline, env)
+                sink.require_restorable(points[name], at.newest.txn_id.pipeline, env)
     if not points:
         raise Refused(
             f"No sink of the pipeline is a Delta table that showed an epoch when epoch {number} was complete. Nothing "
             "was changed.",
             code=codes.NOTHING_TO_RESTORE,
-            pipeline=at.newest.txn.pipeline,
+            pipeline=at.newest.txn_id.pipeline,
         )
     return Restoration(epoch=number, points=points, stay=tuple(sorted(at.newest.sinks.keys() - points.keys())))
 
 
 def _point(ledger: Ledger, at: BetweenEpochs, record: CompleteRecord, name: str) -> RestorePoint:
     """The version of one table. Raises Refused if the ledger does not know it."""
-    epoch = TransactionId.parse(record.markers[name]).epoch
+    epoch = record.markers[name].epoch
     shown = ledger.complete_record(epoch)
     receipt = shown.receipts.get(name) if shown else None
     anew = at.epoch if name in at.adopted else at.before.adopted_in.get(name, 0) if at.before else 0
     if receipt is None or receipt.version is None or epoch < anew:
         why = f"epoch {anew} took another table" if epoch < anew else f"the ledger has no version of epoch {epoch}"
         raise Refused(
-            f"The table cannot go back to epoch {record.txn.epoch}: {why}. Nothing was changed.",
+            f"The table cannot go back to epoch {record.txn_id.epoch}: {why}. Nothing was changed.",
             code=codes.DELTA_NOT_RESTORABLE,
         )
     return RestorePoint(epoch=epoch, version=receipt.version, state=receipt.detail.get("state") or {})
@@ -364,10 +360,10 @@ class Adoption:
         """Whether the sink no longer lacks an epoch, so that an earlier ``adopt-sink`` is not obeyed."""
         return self.lacks is None and not self.is_new
 
-    def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
+    def onto(self, adopted: Mapping[str, TransactionId | None]) -> dict[str, TransactionId | None]:
         """``adopted``, as in ``OpenRecord``, by this command too."""
         others = {name: shown for name, shown in adopted.items() if name != self.sink}
-        return others if self.takes_back else {**others, self.sink: str(self.shown) if self.shown else None}
+        return others if self.takes_back else {**others, self.sink: self.shown}
 
 
 def adopt(
@@ -396,7 +392,7 @@ def adopt(
         return None if name in at.adopted else _new_state(name)
     sink = _known(ledger, at, name, new_table=new_table or shows is not None)
     is_state = _is_state(_describing(ledger, at, name), name)
-    found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else _marker_in(ledger, at, name, shows)
+    found = sink_calls.marker_of(sink, at.newest.txn_id.pipeline, env) if sink else _marker_in(ledger, at, name, shows)
     waived = at.before.may_show(name) if at.before else []
     expected = waived_in(found, waived) or at.recorded(name)
     if name not in at.adopted and at.lacks_all(name) and found is None and (new_table or isinstance(sink, Stateful)):
@@ -424,7 +420,7 @@ def adopt(
         )
     first, last = (
         shown.epoch + 1 if shown else 1,
-        max(TransactionId.parse(txn).epoch for txn in (str(expected), *waived)),
+        max(txn.epoch for txn in (expected, *waived)),
     )
     return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, last), is_state=is_state)
 
@@ -438,7 +434,7 @@ def _without_rows(at: BetweenEpochs, name: str) -> Adoption:
     """A sink that lacks every epoch since it was waived in its first one."""
     assert at.before, "an epoch was completed without it"
     *_, oldest = at.before.may_show(name)
-    return Adoption(sink=name, shown=None, expected=None, lacks=(TransactionId.parse(oldest).epoch, at.epoch - 1))
+    return Adoption(sink=name, shown=None, expected=None, lacks=(oldest.epoch, at.epoch - 1))
 
 
 def _known(ledger: Ledger, at: BetweenEpochs, name: str, *, new_table: bool) -> Sink | None:
@@ -451,7 +447,7 @@ def _known(ledger: Ledger, at: BetweenEpochs, name: str, *, new_table: bool) -> 
         raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(known)}.")
     if new_table:
         return None
-    txn, last = at.recorded(name) or at.newest.txn, _describing(ledger, at, name)
+    txn, last = at.recorded(name) or at.newest.txn_id, _describing(ledger, at, name)
     if last is None:
         raise _not_adopted(
             at,
@@ -479,7 +475,7 @@ def _is_known(at: BetweenEpochs, name: str) -> bool:
 
 def _describing(ledger: Ledger, at: BetweenEpochs, name: str) -> OpenRecord | None:
     """The newest record that says what the sink is; None if it was pruned."""
-    txn = at.recorded(name) or at.newest.txn
+    txn = at.recorded(name) or at.newest.txn_id
     last = at.newest if name in at.newest.sinks else ledger.open_record(txn.epoch, txn.attempt)
     return last if last and name in last.sinks else None
 
@@ -493,8 +489,7 @@ def _marker_in(ledger: Ledger, at: BetweenEpochs, sink: str, epoch: int | None) 
     if epoch is None:
         return None
     complete = ledger.complete_record(epoch)
-    recorded = complete.markers.get(sink) if complete else None
-    txn = TransactionId.parse(recorded) if recorded else None
+    txn = complete.markers.get(sink) if complete else None
     if txn is None or txn.epoch != epoch:
         raise _not_adopted(at, sink, f"The ledger has no rows of epoch {epoch} in this sink.")
     return Marker.of(txn)
@@ -503,8 +498,7 @@ def _marker_in(ledger: Ledger, at: BetweenEpochs, sink: str, epoch: int | None) 
 def _shown(ledger: Ledger, at: BetweenEpochs, sink: str, found: Marker) -> TransactionId:
     """The sink's transaction in the epoch that it shows. Raises Refused if the ledger has another one there."""
     complete = ledger.complete_record(found.epoch)
-    recorded = complete.markers.get(sink) if complete else None
-    txn = TransactionId.parse(recorded) if recorded else None
+    txn = complete.markers.get(sink) if complete else None
     if txn is None or not agree(found, txn):
         raise _not_adopted(
             at, sink, f"The sink shows {described(found)}, and the ledger has another transaction for this epoch."
@@ -517,6 +511,6 @@ def _not_adopted(at: BetweenEpochs, sink: str, what: str, remedy: str | None = N
         f"{what} Nothing was changed.",
         code=codes.SINK_NOT_ADOPTED,
         remedy=remedy,
-        pipeline=at.newest.txn.pipeline,
+        pipeline=at.newest.txn_id.pipeline,
         sink=sink,
     )

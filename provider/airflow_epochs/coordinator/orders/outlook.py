@@ -117,19 +117,19 @@ def _left_out(source: object, position: Position) -> tuple[str, ...]:
     return tuple(filter(source.leaves_out, position.ranges)) if isinstance(source, LeavingOut) else ()
 
 
-def _goes_on(at: BetweenEpochs, name: str, adopted: Mapping[str, str | None]) -> bool:
+def _goes_on(at: BetweenEpochs, name: str, adopted: Mapping[str, TransactionId | None]) -> bool:
     """Whether the sink goes on. One that a command lets begin anew lacks no rows, and gets no row twice."""
     return name not in adopted or at.has_had(name)
 
 
-def _last_shown(at: BetweenEpochs, name: str, back: Restoration, adopted: Mapping[str, str | None]) -> int:
+def _last_shown(at: BetweenEpochs, name: str, back: Restoration, adopted: Mapping[str, TransactionId | None]) -> int:
     """The newest epoch whose rows the sink shows when the next one opens; 0: it shows no epoch."""
     if name in back.points:
         return back.epoch
     if name not in adopted:
         return at.epoch - 1
     shown = adopted[name]
-    return TransactionId.parse(shown).epoch if shown else 0
+    return shown.epoch if shown else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def read_in_rows(
     while last:
         number = max(last.moved_in or 1, last.adopted_in.get(sink or "", 0))
         first = complete(number) if number > ledger.rebuilt_to else None
-        newest = last if last.txn.epoch <= upto else complete(upto)
+        newest = last if last.txn_id.epoch <= upto else complete(upto)
         if number <= upto and newest:
             yield _read_since(first, newest, to, gone)
             upto = _shown_then(ledger, first, complete(number - 1), sink) if first and sink else upto
@@ -62,13 +62,13 @@ def _shown_then(ledger: Ledger, record: CompleteRecord, before: CompleteRecord |
     If the open record that tells was pruned, the epoch just before. ``before``: the record of the epoch before this
     one.
     """
-    epoch, lacks = record.txn.epoch, [each.lacks[sink] for each in record.commands if sink in each.lacks]
+    epoch, lacks = record.txn_id.epoch, [each.lacks[sink] for each in record.commands if sink in each.lacks]
     if record.adopted_in.get(sink) == epoch:
         if lacks:
             return lacks[-1][0] - 1
         if before and not before.has_had(sink):
             return 0  # a state that began then
-    opened = ledger.open_record(epoch, record.txn.attempt) if _went_back(record, sink) else None
+    opened = ledger.open_record(epoch, record.txn_id.attempt) if _went_back(record, sink) else None
     return opened.restored_to if opened else epoch - 1
 
 

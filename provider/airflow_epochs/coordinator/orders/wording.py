@@ -38,7 +38,7 @@ def told(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
     where = "elsewhere" if look.elsewhere else f"where epoch {at.epoch - 1} ended"
     where_now = ", where this command moves" if at.order else ""
     return [
-        f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} will begin {where}:",
+        f"Epoch {at.epoch} of pipeline {at.newest.txn_id.pipeline} will begin {where}:",
         *earlier(ledger, at, look),
         *_input(at, look),
         *_order_anew(at, look),
@@ -52,7 +52,8 @@ def planned_anew(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
     """The lines for an aborted epoch: it begins where it began, and its input is planned once more."""
     twice = "" if at.order else ": no record that is there is left out, and none is read twice"
     return [
-        f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} was aborted. Its input was {shown(at.newest.ranges)}.",
+        f"Epoch {at.epoch} of pipeline {at.newest.txn_id.pipeline} was aborted. Its input was "
+        f"{shown(at.newest.ranges)}.",
         f"The next run plans it anew from the same beginning{twice}.",
         *(outcome(ledger, at, look) if at.order else _lost(look)),
     ]
@@ -225,7 +226,7 @@ def _once_more(at: BetweenEpochs, name: str, replaced: tuple[str, ...] | None) -
     if replaced == () or (replaced and (spec.get("sequence_by") or spec.get("mode") not in _IN_MODE)):
         return _ONE_ROW if replaced else None
     told = _IN_MODE.get(str(spec.get("mode")))
-    return told and told.format(pipeline=at.newest.txn.pipeline)
+    return told and told.format(pipeline=at.newest.txn_id.pipeline)
 
 
 def _replaces_by(at: BetweenEpochs, name: str) -> tuple[str, ...] | None:
@@ -244,7 +245,7 @@ def _counted_again(at: BetweenEpochs, look: Outlook) -> list[str]:
         f"  The state counts these records a second time, too: {', '.join(states)}. Where it drops what it has seen, "
         "as deduplication does, the other sinks do not get these rows again. If a state must not count them, answer "
         "no, point its `table` to a new table in the DAG, and type its command before you rewind:",
-        *(f"    airflow epochs adopt-sink {at.newest.txn.pipeline} {name} --new-table --why …" for name in states),
+        *(f"    airflow epochs adopt-sink {at.newest.txn_id.pipeline} {name} --new-table --why …" for name in states),
     ]
 
 

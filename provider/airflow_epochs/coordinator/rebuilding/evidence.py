@@ -120,4 +120,4 @@ def _is_in_doubt(ledger: Ledger, number: int, marker: Marker) -> bool:
         if error.code is codes.LEDGER_RECORD_LOST:
             return False
         raise
-    return view.state is State.IN_DOUBT and agree(marker, view.opened.txn)
+    return view.state is State.IN_DOUBT and agree(marker, view.opened.txn_id)

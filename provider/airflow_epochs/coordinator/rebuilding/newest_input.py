@@ -62,7 +62,7 @@ def _can_be_replayed(task: TaskTry, txn: TransactionId, ranges: Ranges) -> bool:
     if not depends_on_epochs(task):
         return True
     opened = task.ledger.open_record(txn.epoch, txn.attempt)
-    return opened is not None and opened.txn == txn and begins_as(opened, ranges)
+    return opened is not None and opened.txn_id == txn and begins_as(opened, ranges)
 
 
 # -- by the sinks that are left out -----------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _by_ledger(ledger: Ledger, completed: frozenset[int], txn: TransactionId, en
 def _recorded(ledger: Ledger, txn: TransactionId, before: CompleteRecord | None, first: int) -> NewestInput | None:
     """The input as the ledger has it; None if it does not know the transaction. ``first``: see ``_first_known``."""
     complete, opened = ledger.complete_record(txn.epoch), ledger.open_record(txn.epoch, txn.attempt)
-    record = next((each for each in (complete, opened) if each and each.txn_id == str(txn)), None)
+    record = next((each for each in (complete, opened) if each and each.txn_id == txn), None)
     if record is None:
         return None
     moved = record.moved_in if isinstance(record, CompleteRecord) else moved_in(record, before)

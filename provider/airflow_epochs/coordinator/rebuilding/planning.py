@@ -54,7 +54,7 @@ class Plan:
     anew: frozenset[str]
     told: Told
     input: NewestInput
-    carried: Mapping[str, str]
+    carried: Mapping[str, TransactionId]
     adopted_in: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -111,7 +111,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
     )
 
 
-def _carried(ledger: Ledger, newest: int, today: frozenset[str]) -> dict[str, str]:
+def _carried(ledger: Ledger, newest: int, today: frozenset[str]) -> dict[str, TransactionId]:
     before = ledger.complete_record(newest)
     return {name: txn for name, txn in before.markers.items() if name not in today} if before else {}
 
@@ -119,6 +119,6 @@ def _carried(ledger: Ledger, newest: int, today: frozenset[str]) -> dict[str, st
 def _adopted_in(ledger: Ledger, newest: int, txn: TransactionId) -> dict[str, int]:
     """What the newest completion record tells, and what commands asked of the transaction's own attempt."""
     before, opened = ledger.complete_record(newest), ledger.open_record(txn.epoch, txn.attempt)
-    if opened and opened.txn == txn:
+    if opened and opened.txn_id == txn:
         return adopted_in(opened, before, opened.adopted)
     return dict(before.adopted_in) if before else {}

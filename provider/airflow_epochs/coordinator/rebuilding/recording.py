@@ -37,7 +37,7 @@ def carry_out(task: TaskTry, planned: Plan, *, by: Account) -> RebuiltRecord:
         if task.ledger.put(record).writer != task.writer:
             raise _changed(planned)
         task.env.reached("rebuild.complete.put")
-        if task.ledger.put(_completion(planned, task.writer, by)).txn_id != str(planned.txn):
+        if task.ledger.put(_completion(planned, task.writer, by)).txn_id != planned.txn:
             raise _changed(planned)
         return record
 
@@ -55,7 +55,7 @@ def _record(planned: Plan, today: Pipeline, writer: str, by: Account) -> Rebuilt
     return RebuiltRecord(
         pipeline=planned.pipeline,
         number=planned.number,
-        txn_id=str(planned.txn),
+        txn_id=planned.txn,
         backfill_from=planned.input.backfill_from,
         dag_id=planned.dag_id,
         source=today.source.spec(),
@@ -76,11 +76,11 @@ def _completion(planned: Plan, writer: str, by: Account) -> CompleteRecord:
     run = Run(planned.dag_id, COMMAND)
     timed = next((each for each in planned.shown.values() if each.watermarks), None)
     return CompleteRecord(
-        txn_id=str(planned.txn),
+        txn_id=planned.txn,
         ranges=planned.input.ranges,
         source_state=planned.input.source_state,
         receipts={name: each.receipt for name, each in planned.shown.items() if each.receipt},
-        markers={**planned.carried, **dict.fromkeys(planned.shown, str(planned.txn))},
+        markers={**planned.carried, **dict.fromkeys(planned.shown, planned.txn)},
         opened_by=run,
         completed_by=run,
         metrics={},

@@ -104,14 +104,14 @@ def require_fitting(ledger: Ledger, txn: TransactionId, sinks: frozenset[str], *
     if epochs and not has_identity:
         raise _in_parts("The pipeline's folder in the ledger has records of epochs, but no pipeline.json.")
     done = ledger.complete_record(txn.epoch)
-    if done and done.txn_id != str(txn):
+    if done and done.txn_id != txn:
         raise _in_parts(f"The ledger completed epoch {txn.epoch} with {done.txn_id}, and the sinks show {txn}.")
     later = max(epochs, default=0)
     opened = ledger.open_record(later, 1) if later == txn.epoch + 1 else None
     if later > txn.epoch and (
         opened is None
         or any(
-            plan.previous != str(txn)
+            plan.previous != txn
             for name, plan in opened.sinks.items()
             if name in sinks and not opened.command  # a command has the plans of the epoch before
         )

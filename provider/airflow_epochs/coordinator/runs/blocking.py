@@ -46,7 +46,7 @@ def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:
         "backfill of that run was cancelled, names the backfill that goes on. When the epoch is complete, clear the "
         "failed task with its downstream tasks. If Airflow no longer has that run, see "
         "docs/intervals.md#when-a-run-fails.",
-        **attempt_fields(view.opened.txn),
+        **attempt_fields(view.opened.txn_id),
     )
 
 

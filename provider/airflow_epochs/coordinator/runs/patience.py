@@ -45,7 +45,7 @@ def leave_alone(task: TaskTry, view: EpochView, run: Run) -> bool:
         "epoch %s: %s works on attempt %s: waiting up to %.0f s for it before it is aborted",
         view.number,
         f"{view.opened.run}{process_of(view.opened.writer)}",
-        view.opened.txn.attempt,
+        view.opened.txn_id.attempt,
         seconds,
     )
     now = _changed(task, view, seconds)
@@ -84,11 +84,11 @@ def _age(task: TaskTry, at: str) -> float:
 
 def _aborted_by_others(task: TaskTry, opened: OpenRecord) -> int:
     """How many attempts in a row, just before this one, were aborted by a run that had not opened them."""
-    number = opened.txn.attempt
+    number = opened.txn_id.attempt
     while number > 1:
-        before = task.ledger.open_record(opened.txn.epoch, number - 1)
-        decision = task.ledger.decision_record(opened.txn.epoch, number - 1)
+        before = task.ledger.open_record(opened.txn_id.epoch, number - 1)
+        decision = task.ledger.decision_record(opened.txn_id.epoch, number - 1)
         if not before or not decision or before.run == Run(decision.dag_id, decision.run_id):
             break
         number -= 1
-    return opened.txn.attempt - number
+    return opened.txn_id.attempt - number

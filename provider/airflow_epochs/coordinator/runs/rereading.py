@@ -46,7 +46,7 @@ def known_by(
     """As ``as_known``, of a run with an interval."""
     known, last = run, 0
     while record := _complete(ledger, known, last):
-        last = record.txn.epoch
+        last = record.txn_id.epoch
         if _is_of_others(source, record, known, interval) or _goes_on(ledger, record, known, begins, interval):
             known = run_ids.again(known, last)
         elif moved_in := _read_again_by(ledger, source, record):
@@ -107,7 +107,7 @@ def _goes_on(
     It does not if it has no interval, or one that the tables had already when they came back. A run of many epochs has
     gone on by itself, unless it had ended: its next index then names the same epoch.
     """
-    epoch = record.txn.epoch
+    epoch = record.txn_id.epoch
     if not record.only_restored:
         return False
     if ledger.has_index(run_ids.again(run, epoch)):
@@ -121,7 +121,7 @@ def _goes_on(
 def _read_again_by(ledger: Ledger, source: ByInterval, record: CompleteRecord) -> int | None:
     """The newest epoch whose command lets records of ``record`` be read once more; None if there is none."""
     until = source.read_until(record.source_state)
-    for number, commands in run_ids.moves_since(ledger, record.txn.epoch):
+    for number, commands in run_ids.moves_since(ledger, record.txn_id.epoch):
         if any(_overlap(each.again, record.ranges) for each in commands if not _ended_by(until, each.back_to)):
             return number
     return None

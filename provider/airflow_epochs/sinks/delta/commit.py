@@ -11,7 +11,7 @@ from airflow_epochs.contracts import SinkAttempt, waive_command
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.event_time import packed
-from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
+from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, attempt_fields
 from airflow_epochs.sinks.delta import damaged_files, flush, lost_files, publish, spark_commit
 from airflow_epochs.sinks.delta.state import remedies
 from airflow_epochs.sinks.delta.target import Target
@@ -212,11 +212,11 @@ class Commit:
 
     def _receipt(self, found: FoundCommit) -> Receipt:
         """The receipt, made only from the log and the decision, so that a repeat returns the same receipt."""
-        known = receipt_of(self.at.sink, found, str(self.attempt.txn), self.location.url)
+        known = receipt_of(self.at.sink, found, self.attempt.txn, self.location.url)
         return replace(known, rows=self.staged.rows, files=self.staged.files, bytes=self.staged.bytes)
 
 
-def receipt_of(sink: DeltaSink, found: FoundCommit, txn_id: str, url: str) -> Receipt:
+def receipt_of(sink: DeltaSink, found: FoundCommit, txn_id: TransactionId, url: str) -> Receipt:
     """The receipt of a commit as far as the log tells it: without the numbers of rows, files and bytes.
 
     The place is the one that the log names: another committer's, perhaps, with the same digest.

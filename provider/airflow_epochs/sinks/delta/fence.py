@@ -90,4 +90,4 @@ def _through_spark(at: Whereabouts, pipeline: str, over: Collection[TransactionI
     if seen.marker.version is not None:
         first = min((txn.epoch for txn in over if txn), default=None)
         flush.flush_after(location, app, first, seen.marker.version)
-    return seen.marker.txn == str(by)
+    return seen.marker.txn == by

@@ -125,13 +125,13 @@ class DeltaParticipant(Whereabouts):
         if marker is None:
             return None
         ours = (commit.user_metadata if commit else None) or {}
-        if commit is None or not ours:
+        if commit is None or commit.txn is None:
             return LastEpoch(marker=marker)
-        receipt = receipt_of(self.sink, commit, ours["txn"], url)
+        receipt = receipt_of(self.sink, commit, commit.txn, url)
         watermarks, times = unpacked(ours["event_time"]) if ours.get("event_time") else ((), {})
         return LastEpoch(
             marker=marker,
-            txn=TransactionId.parse(ours["txn"]),
+            txn=commit.txn,
             ends=ours.get("ends") or None,
             receipt=receipt,
             watermarks=watermarks,

@@ -341,7 +341,7 @@ class DeltaSink:
             return Dataset.at(self.target)
         if receipt.place:
             return Dataset.at(_table_around(receipt.place))
-        return Dataset.at(self.asset_uri(receipt.txn_id.partition("/")[0]))
+        return Dataset.at(self.asset_uri(receipt.txn_id.pipeline))
 
     def may_hold(self, receipt: Receipt, env: Environment) -> bool:
         """Always True: rows and marker are in one log, so the marker alone tells."""

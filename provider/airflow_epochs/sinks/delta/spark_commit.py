@@ -221,7 +221,7 @@ def _require_ours(this: Insertion, report: Committed) -> None:
     found = report.marker
     if found == FoundMarker(epoch=this.txn.epoch):
         raise _forgotten(this)
-    if found.txn != str(this.txn):
+    if found.txn != this.txn:
         raise Corrupt(
             f"{this.target} has epoch {found.epoch} of transaction {found.txn}, not of {this.txn}. Two ledgers "
             "with one pipeline name write to the table, or a ledger was restored and ran the epoch again.",
@@ -255,7 +255,7 @@ def _forgotten(this: Insertion) -> Corrupt:
 def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment) -> None:
     """Raise OutcomeUnknown unless the table shows that Spark refused before it committed, and not after."""
     try:
-        landed = look(this.target, this.app, env).marker.txn == str(this.txn)
+        landed = look(this.target, this.app, env).marker.txn == this.txn
     except NotApplied as error:
         raise OutcomeUnknown(
             f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
@@ -325,7 +325,7 @@ def marker_in(seen: SeenTable) -> Marker | None:
 
 def commit_in(seen: SeenTable, txn: TransactionId) -> FoundCommit | None:
     """The commit of ``txn``; None if the marker is another."""
-    return found_in(seen) if seen.marker.txn == str(txn) else None
+    return found_in(seen) if seen.marker.txn == txn else None
 
 
 def found_in(seen: SeenTable) -> FoundCommit:

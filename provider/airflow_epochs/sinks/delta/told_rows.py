@@ -15,7 +15,7 @@ from airflow_epochs.delta.log import StagedFile, actions_of, log_entry, user_met
 from airflow_epochs.delta.shape import PHYSICAL_NAME
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import NotApplied, Refused, first_line
-from airflow_epochs.model import JsonDict, Receipt, TransactionId
+from airflow_epochs.model import JsonDict, Receipt
 from airflow_epochs.sinks.delta.modes import MERGE, UPSERT
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 from airflow_epochs.spark.driver.delta.schema import GENERATED
@@ -41,7 +41,7 @@ def of_commit(at: Whereabouts, receipt: Receipt) -> Iterator[Row]:
     files = [StagedFile.of(add) for add in adds]
     if missing := location.files.missing(file.path for file in files):
         raise _untold(at, f"{len(missing)} of the {len(files)} files of its commit are gone: a VACUUM deleted them")
-    made = _made_by_the_table(at, location, TransactionId.parse(receipt.txn_id).pipeline)
+    made = _made_by_the_table(at, location, receipt.txn_id.pipeline)
     yield from _rows(at, location, files, without=made)
 
 

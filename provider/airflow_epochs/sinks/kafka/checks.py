@@ -157,7 +157,7 @@ def _too_large(markers: TopicFacts, rows: TopicFacts, what: str, bytes_max: int,
 
 def require_marker(found: MarkerRecord | None, previous: TransactionId | None, markers: Markers) -> None:
     """Check that the topic shows the sink's previous epoch, and no other."""
-    if compare(found.txn if found else None, previous) is not Shown.EXPECTED:
+    if compare(found.txn_id if found else None, previous) is not Shown.EXPECTED:
         raise Refused(
             f"The marker of {markers.key} in topic {markers.topic} is {found.txn_id if found else 'missing'}, but the "
             f"last epoch of this sink in the ledger is {previous or 'none'}.",

@@ -34,7 +34,7 @@ class Case:
     def diagnosed(self) -> Corrupt | None:
         """The error; None if the marker is as expected by now."""
         found = self.markers.newest()
-        shown = found.txn if found else None
+        shown = found.txn_id if found else None
         stands = compare(shown, self.expected)
         if stands is Shown.EXPECTED:
             return None

@@ -48,7 +48,7 @@ class MarkerRecord:
         vouched_end: Set if an operator put the marker back: the end of the sink's partition at that time.
     """
 
-    txn_id: str | None
+    txn_id: TransactionId | None
     topic: str
     rows: int
     files: int
@@ -68,7 +68,7 @@ class MarkerRecord:
     ) -> MarkerRecord:
         """The marker for an epoch that is about to be sent. Its ``offsets`` become known later."""
         return cls(
-            txn_id=str(txn),
+            txn_id=txn,
             topic=topic.name,
             rows=staged.rows,
             files=staged.files,
@@ -86,17 +86,12 @@ class MarkerRecord:
         """The marker for a fence. It repeats the position and the topic of the epoch before."""
         at, places = datetime.now(timezone.utc).isoformat(), ("topic", "topic_id", "marker_topic_id", "ends")
         told = {name: getattr(before, name) for name in places} if before else {"topic": topic}
-        return cls(txn_id=str(by), rows=0, files=0, size=0, place="", offsets={}, at=at, **told)
-
-    @property
-    def txn(self) -> TransactionId | None:
-        """The epoch's transaction; None if an operator recorded that the topic has no epoch of the sink."""
-        return TransactionId.parse(self.txn_id) if self.txn_id else None
+        return cls(txn_id=by, rows=0, files=0, size=0, place="", offsets={}, at=at, **told)
 
     def encoded(self) -> bytes:
         """The marker as JSON, the record's value."""
         # Only people and other programs read "epoch".
-        value = {"epoch": self.txn.epoch if self.txn else 0, **asdict(self)}
+        value = {"epoch": self.txn_id.epoch if self.txn_id else 0, **asdict(self)}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -109,14 +104,13 @@ class MarkerRecord:
         given: Any = json.loads(value)
         try:
             names = (name for name in cls.__dataclass_fields__ if name in given or name not in _LATER)
-            marker = cls(**{name: given[name] for name in names})
-            if marker.format > FORMAT:
-                raise ValueError(f"its format is {marker.format}, and this version reads formats up to {FORMAT}")
-            if marker.txn_id is not None:
-                TransactionId.parse(marker.txn_id)
+            told = {name: given[name] for name in names}
+            if told["format"] > FORMAT:
+                raise ValueError(f"its format is {told['format']}, and this version reads formats up to {FORMAT}")
+            txn_id = None if told["txn_id"] is None else TransactionId.parse(told["txn_id"])
+            return cls(**{**told, "txn_id": txn_id})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a field is missing or wrong ({error})") from error
-        return marker
 
 
 @dataclass(kw_only=True)
@@ -182,7 +176,7 @@ class Markers:
         assert own
         is_of_rows = found is not None and found.topic == rows.name and found.topic_id in (None, rows.id)
         committed = found.offsets if found and is_of_rows else {}
-        epoch = found.txn.epoch if found and found.txn else 0
+        epoch = found.txn_id.epoch if found and found.txn_id else 0
         require_none(self.cluster, rows, Own(self.key, own.transactional_id, epoch, committed))
 
     @property

@@ -216,8 +216,9 @@ class KafkaParticipant:
         detail: JsonDict = {"topic": marker.topic, "offsets": marker.offsets}
         if marker.topic_id:
             detail |= {"topic_id": marker.topic_id, "marker_topic_id": marker.marker_topic_id}
+        assert marker.txn_id, "a marker of an epoch"
         return Receipt(
-            txn_id=str(marker.txn),
+            txn_id=marker.txn_id,
             sink=self.sink.name,
             rows=marker.rows,
             files=marker.files,
@@ -236,10 +237,10 @@ class KafkaParticipant:
                 return False
             own = producer.transactional(self._cluster, self._options(assignment), markers.topic)
             found = markers.newest()
-            if (found.txn if found else None) in over:
+            if (found.txn_id if found else None) in over:
                 found = MarkerRecord.of_fence(by, self.sink.topic, found)
                 markers.put(own, found)
-            return found is not None and found.txn == by
+            return found is not None and found.txn_id == by
 
     def fit(self) -> Fit:
         """What the topic takes of a record now; nothing is known of a topic that does not exist."""
@@ -260,7 +261,7 @@ class KafkaParticipant:
     def rows_of(self, receipt: Receipt, pipeline: str) -> Iterator[Row]:
         """The epoch's records as consumers see them now."""
         with located(pipeline, sink=self.sink.name):
-            source = f"{pipeline}/{self.sink.name}/{TransactionId.parse(receipt.txn_id).epoch}"
+            source = f"{pipeline}/{self.sink.name}/{receipt.txn_id.epoch}"
             yield from told_rows.of_epoch(self._cluster, self.sink.topic, receipt, source)
 
     def rows_staged(self, attempt: SinkAttempt, place: str) -> Iterator[Row]:
@@ -286,17 +287,17 @@ class KafkaParticipant:
         """The marker in the marker topic now."""
         with located(pipeline, sink=self.sink.name):
             found = self._markers(pipeline).newest()
-        return Marker.of(found.txn) if found and found.txn else None
+        return Marker.of(found.txn_id) if found and found.txn_id else None
 
     def last_epoch(self, pipeline: str) -> LastEpoch | None:
         """The epoch of the newest marker, with all that the marker says."""
         with located(pipeline, sink=self.sink.name):
             found = self._markers(pipeline).newest()
-        if found is None or found.txn is None:
+        if found is None or found.txn_id is None:
             return None
         return LastEpoch(
-            marker=Marker.of(found.txn),
-            txn=found.txn,
+            marker=Marker.of(found.txn_id),
+            txn=found.txn_id,
             ends=found.ends or None,
             receipt=self._receipt(found),
             elsewhere=self._elsewhere(found),
@@ -312,7 +313,7 @@ class KafkaParticipant:
         facts, known = self._cluster.topic(self.sink.topic), receipt.detail.get("topic_id")
         if facts is None or known:
             return facts is not None and known == facts.id
-        key = f"{TransactionId.parse(receipt.txn_id).pipeline}/{receipt.sink}"
+        key = f"{receipt.txn_id.pipeline}/{receipt.sink}"
         return Markers(cluster=self._cluster, topic=self.sink.marker_topic, key=key).newest() is not None
 
     def _elsewhere(self, found: MarkerRecord) -> Elsewhere | None:

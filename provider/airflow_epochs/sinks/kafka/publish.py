@@ -82,7 +82,7 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
     """
     heard = _Heard()
     producer, found = _own_producer(this, env, heard)
-    stands = compare(found.txn if found else None, this.previous, this.txn)
+    stands = compare(found.txn_id if found else None, this.previous, this.txn)
     if found and stands is Shown.ALREADY:
         return found
     _require_kept(this, found)
@@ -188,7 +188,7 @@ def _require_previous(this: TopicTransaction, found: MarkerRecord | None, stands
             "committing this epoch.",
             code=codes.KAFKA_COMMIT_UNKNOWN,
         )
-    shown = Marker.of(found.txn) if found and found.txn else None
+    shown = Marker.of(found.txn_id) if found and found.txn_id else None
     seen = Disagreement(pipeline=this.txn.pipeline, found=shown, expected=this.previous, in_doubt=this.txn)
     error.remedy += seen.while_in_doubt(this.sink)
     raise error
@@ -470,7 +470,7 @@ class _Transaction:
                 self.this.markers.require_shown(rows, found)
         except EpochError as error:
             raise self._unknown(last) from error
-        if found is None or found.txn_id != str(self.this.txn):
+        if found is None or found.txn_id != self.this.txn:
             raise self._unknown(last) from cause
         return found
 

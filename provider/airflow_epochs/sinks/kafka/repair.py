@@ -99,7 +99,7 @@ class MarkerRepair:
     ) -> MarkerRecord:
         _, end = self._markers.log.bounds()
         return MarkerRecord(
-            txn_id=str(txn) if txn else None,
+            txn_id=txn,
             topic=self.topic,
             rows=epochs.get(txn.epoch, 0) if txn else 0,
             files=0,

@@ -397,14 +397,13 @@ class SqlParticipant:
 
     def require_own_table(self, own: Receipt) -> None:
         """Raise Corrupt if the search path does not lead to the table that got the rows of ``own``."""
-        pipeline = TransactionId.parse(own.txn_id).pipeline
+        pipeline = own.txn_id.pipeline
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             if error := diagnosis.astray(self.sink, own.detail, session):
                 raise error
 
-    def place_now(self, txn_id: str) -> JsonDict:
-        """``detail``, read in a session of its own. ``txn_id``: the sink's last transaction."""
-        pipeline = TransactionId.parse(txn_id).pipeline
+    def place_now(self, pipeline: str) -> JsonDict:
+        """``detail``, read in a session of its own."""
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             return self.detail(session)
 
@@ -412,7 +411,7 @@ class SqlParticipant:
         """Whether the receipt is of the sink's table, which is not empty, as far as the user may see that."""
         if receipt.detail.get("database") is None:
             return False  # for example, the receipt is of a sink of another kind
-        pipeline = TransactionId.parse(receipt.txn_id).pipeline
+        pipeline = receipt.txn_id.pipeline
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             table = session.table(*self.sink.table_name)
             if table is None or not diagnosis.is_of(receipt.detail, table, session):
@@ -424,7 +423,7 @@ class SqlParticipant:
         """The receipt, made only from the marker, the decision and the database, so that a repeat returns the same."""
         stored = {STORED: staged.detail[STORED]} if STORED in staged.detail else {}
         return Receipt(
-            txn_id=str(attempt.txn),
+            txn_id=attempt.txn,
             sink=self.sink.name,
             rows=row.rows,
             files=staged.files,
@@ -495,7 +494,7 @@ class SqlParticipant:
         if found is None:
             return None
         receipt = Receipt(
-            txn_id=str(found.txn),
+            txn_id=found.txn,
             sink=self.sink.name,
             rows=found.rows,
             files=0,

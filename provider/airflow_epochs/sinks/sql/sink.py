@@ -277,7 +277,7 @@ class SqlSink:
             same = (each for each in (own, *there) if in_sqlite(str(each.detail.get(by))) == now)
             other = next(same, own)
             return None if other is own else other
-        now_id = self._participant(env).place_now(own.txn_id)[by]
+        now_id = self._participant(env).place_now(own.txn_id.pipeline)[by]
         if now_id in (None, then.get(by)):
             return None
         return next((other for other in there if other.detail.get(by) == now_id), None)

@@ -149,7 +149,7 @@ def _reader_of(interval: Interval, past: Iterable[CompleteRecord]) -> str:
         found = record
         if any(_begins_by(interval, each) for each in record.commands):
             break
-    return f"epoch {found.txn.epoch} of {found.opened_by}" if found else "an earlier epoch"
+    return f"epoch {found.txn_id.epoch} of {found.opened_by}" if found else "an earlier epoch"
 
 
 def _begins_by(interval: Interval, command: Command) -> bool:
@@ -159,7 +159,7 @@ def _begins_by(interval: Interval, command: Command) -> bool:
 
 def _is_first_in_row(record: CompleteRecord) -> bool:
     """Whether the epoch does not begin where the one before has ended."""
-    return record.txn.epoch in (1, record.moved_in)
+    return record.txn_id.epoch in (1, record.moved_in)
 
 
 def was_read(interval: Interval, past: Iterable[CompleteRecord]) -> bool:

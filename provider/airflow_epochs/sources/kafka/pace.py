@@ -123,7 +123,7 @@ def _earlier(record: CompleteRecord) -> Earlier:
     pace = record.source_state.get(KEY)
     size = pace.get("size") if isinstance(pace, dict) else None
     return Earlier(
-        epoch=record.txn.epoch,
+        epoch=record.txn_id.epoch,
         offsets=records_upper_bound(record.ranges),
         seconds=_seconds(record.metrics),
         size=size if isinstance(size, int) and size > 0 else None,

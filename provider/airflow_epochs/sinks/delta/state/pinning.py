@@ -40,7 +40,7 @@ FOLD_EPOCHS_MIN, FOLD_EPOCHS_MAX = 4, 200
 
 def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: str) -> StatePin:
     """``StateTable.pin``."""
-    from airflow_epochs.model import StatePin, TransactionId
+    from airflow_epochs.model import StatePin
 
     location = at.location()
     target = at.look(location, pipeline)
@@ -65,7 +65,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     if "epochs" not in known:  # the commit's log entry is gone: only a fold makes the rows known again
         return StatePin(version=target.version, fold=True)
     facts = {name: int(known[name]) for name in ("base", "changes", "epochs")}
-    folded_in = TransactionId.parse(receipt.txn_id).epoch - facts["epochs"]
+    folded_in = receipt.txn_id.epoch - facts["epochs"]
     closed = tuple(known.get("closed", ()))
     return StatePin(version=target.version, fold=_is_due(state, **facts), folded_in=folded_in, closed=closed, **facts)
 

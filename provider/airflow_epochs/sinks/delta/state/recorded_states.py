@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import TransactionId
 
 if TYPE_CHECKING:
     from airflow_epochs.ledger.ledger import Ledger
@@ -58,9 +57,10 @@ def find(ledger: Ledger, name: str, epoch: int | None) -> StateRecords:
         raise _unknown("No epoch of the pipeline is complete.")
     record = newest if epoch is None else ledger.complete_record(epoch)
     if record is None:
-        raise _unknown(f"Epoch {epoch} of the pipeline is not complete. The newest complete one is {newest.txn.epoch}.")
+        last = newest.txn_id.epoch
+        raise _unknown(f"Epoch {epoch} of the pipeline is not complete. The newest complete one is {last}.")
     if name not in record.markers:
-        raise _unknown(f"Up to epoch {record.txn.epoch}, the pipeline had no state {name!r}.")
+        raise _unknown(f"Up to epoch {record.txn_id.epoch}, the pipeline had no state {name!r}.")
     shown = _epoch_of(ledger, record, name)
     _require_same_table(newest, name, shown)
     opened = _opened(ledger, shown) or _opened(ledger, _epoch_of(ledger, newest, name))
@@ -76,7 +76,7 @@ def find(ledger: Ledger, name: str, epoch: int | None) -> StateRecords:
 
 def _require_same_table(newest: CompleteRecord, name: str, shown: CompleteRecord) -> None:
     anew = newest.adopted_in.get(name, 0)
-    if shown.txn.epoch < anew:
+    if shown.txn_id.epoch < anew:
         raise _unknown(f"State {name!r} began anew in epoch {anew}, in a new table: it has no earlier epochs.")
 
 
@@ -89,15 +89,15 @@ def names(ledger: Ledger) -> list[str]:
 
 def _epoch_of(ledger: Ledger, record: CompleteRecord, name: str) -> CompleteRecord:
     """The last epoch up to ``record`` that the state took part in."""
-    last = TransactionId.parse(record.markers[name]).epoch
-    shown = record if last == record.txn.epoch else ledger.complete_record(last)
+    last = record.markers[name].epoch
+    shown = record if last == record.txn_id.epoch else ledger.complete_record(last)
     if shown is None:
         raise _unknown(f"State {name!r} last took part in epoch {last}, and the record of that epoch is gone.")
     return shown
 
 
 def _opened(ledger: Ledger, shown: CompleteRecord) -> OpenRecord | None:
-    return ledger.open_record(shown.txn.epoch, shown.txn.attempt)
+    return ledger.open_record(shown.txn_id.epoch, shown.txn_id.attempt)
 
 
 def _unknown(what: str) -> Refused:

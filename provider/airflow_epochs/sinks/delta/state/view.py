@@ -139,7 +139,7 @@ def readable(name: str, shown: CompleteRecord, spec: JsonDict, options: dict[str
         name=name,
         table=url,
         version=version.version(),
-        epoch=shown.txn.epoch,
+        epoch=shown.txn_id.epoch,
         columns=tuple(column for column in columns_of(spec["schema"]) if column in has),
         keys=tuple(spec["keys"]),
         expires=spec["expires"],
