@@ -21,6 +21,7 @@ from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.runs import series
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks.cleared_tasks import not_green
 from airflow_epochs.hooks.known_runs import newest_run
@@ -367,6 +368,20 @@ def test_a_retry_says_whether_the_open_attempt_goes_on_or_is_aborted(
     assert short(lab.harness.drive(run_id)).state == "success"
     complete = fresh(lab).complete_record(1)
     assert complete and complete.txn_id.attempt == attempt
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+def test_a_retry_says_that_the_open_attempt_is_aborted_if_the_dag_has_one_task_for_all_steps_since(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undecided(lab, monkeypatch, stages=True)
+    lab.laid_out(layout="single")
+    told = Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    assert told.endswith("). Its attempt will be aborted, and the same offsets will be taken again.")
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    complete = fresh(lab).complete_record(1)
+    assert complete and complete.txn.attempt == 2
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
@@ -735,6 +750,31 @@ def test_a_run_of_several_epochs_that_failed_between_two_is_said_to_take_new_dat
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+@pytest.mark.parametrize(("before", "since", "takes"), [("single", "tasks", False), ("tasks", "single", True)])
+def test_a_retry_says_whether_the_run_takes_new_data_in_the_layout_that_its_dag_has_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, since: str, takes: bool
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, layout=before)
+    lab.produce("a")
+    lab.mine_fails = True
+    with monkeypatch.context() as patched:
+        patched.setattr(series, "put_end", raises_not_applied)  # the one task fails between two epochs
+        assert lab.run("r1").state == "failed"
+    lab.mine_fails = False
+    lab.produce("later")
+    lab.laid_out(layout=since)
+    told = Retry.of(fresh(lab), "orders").told(fresh(lab))
+    assert told[0].startswith("Of run r1 of DAG") and "marked as success" not in told[0]
+    assert ("the run takes no new data" in told[1], "the run will take the next one" in told[1]) == (not takes, takes)
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert fresh(lab).newest_complete() == (2 if takes else 1)
+
+
+def raises_not_applied(*_: object) -> None:
+    raise NotApplied("No broker answers.", remedy="wait.")
 
 
 @pytest.mark.long

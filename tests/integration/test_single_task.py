@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from airflow_epochs.coordinator.admin import savepoints
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.runs import series
 from airflow_epochs.errors import Refused
+from airflow_epochs.hooks import cleared_tasks
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger import run_ids
@@ -227,6 +228,60 @@ def test_a_run_that_blocks_with_its_second_epoch_is_cleared_and_finishes_it_with
     lab.produce("c")
     assert lab.clear("r2").state == "success"
     assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("policy", "phase", "said"),
+    [
+        ("take_over", "open.landed", "Its attempt will be aborted"),
+        ("take_over", "stage.done", "Its attempt will be aborted"),
+        ("block", "open.landed", "Its attempt will be aborted"),
+        ("block", "decision.landed", "It will be rolled forward"),
+        ("take_over", "decision.landed", "It will be rolled forward"),
+    ],
+)
+def test_a_retry_lets_the_run_finish_its_second_epoch_though_the_dag_has_a_task_per_step_since(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, policy: str, phase: str, said: str
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # for the command
+    lab.laid_out(layout="single", on_failed_epoch=policy)
+    lab.produce("a", "b")
+    with at(phase, 2, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    lab.produce("later")
+    lab.laid_out(on_failed_epoch=policy)
+    action = Retry.of(lab.ledger, "orders")
+    assert said in action.told(lab.ledger)[1]
+    action.do(lab.ledger, Account(who="me", why="another layout"))
+    assert lab.harness.drive("r1").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert (opened_by(lab), lab.after) == (["r1", "r1 #2"], [2])
+    assert {each["epoch"] for each in lab.harness.asset_events("r1")} == {2}
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [["a", "b", "later"], ["a", "b", "later"]]
+
+
+@pytest.mark.parametrize("others", ["completed it", pytest.param("opened it again", marks=pytest.mark.long)])
+def test_a_run_cleared_in_the_other_layout_has_its_last_epoch_whichever_run_went_on_with_it(
+    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # to clear
+    lab.produce("a", "b")
+    with at("stage.done", 2, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    lab.laid_out()
+    with at("stage.done", 1, die) if others == "opened it again" else nullcontext():
+        lab.run("r2")
+    lab.produce("later")
+    caplog.set_level("INFO", "airflow_epochs")
+    run = Run(lab.harness.dag.dag_id, "r1")
+    cleared_tasks.clear(lab.ledger, "orders", run)  # gives the run the tasks of the new layout, as the scheduler does
+    assert lab.harness.drive("r1").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert lab.after[-1] == 2
+    passed_on = "epoch 2 is complete already, by run r2 of DAG" in caplog.text
+    assert passed_on == (others == "completed it")
 
 
 @pytest.mark.few(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_epochs.hooks.known_runs import FAILED, no_dag, state_of, stored_dag
+from airflow_epochs.hooks.known_runs import FAILED, dag_again, is_newest_again, no_dag, state_of, stored_dag
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks
 from airflow_epochs.hooks.passed_on import epoch_passed_on
 from airflow_epochs.ledger.ledger import Ledger
@@ -27,7 +27,6 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
     DAG's bundle, unless the DAG or Airflow's configuration keeps the old one: most retries follow a correction of the
     code. What Airflow has deleted of the run's tasks it gets again.
     """
-    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.utils.session import create_session
 
     tasks = _to_clear(ledger, pipeline, run)
@@ -35,7 +34,7 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
     if dag is None:
         raise no_dag(pipeline, run.dag_id)
     with create_session() as session:
-        newest = resolve_run_on_latest_version(None, run.dag_id, session, fallback=True)
+        newest = is_newest_again(run.dag_id, session)
         _restore_tasks(run, session)
         dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session, run_on_latest_version=newest)
 
@@ -100,7 +99,8 @@ def not_green(run: Run) -> list[tuple[str, int]]:
 def marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int]]:
     """The pipeline's green tasks of a failed run that the ledger says are not done: somebody marked them as success.
 
-    Without them, the run would fail again in the same place for ever.
+    Without them, the run would fail again in the same place for ever. Those of a layout that the DAG had before run no
+    more.
     """
     from airflow.models.taskinstance import TaskInstance as Task
     from airflow.utils.session import create_session
@@ -115,12 +115,13 @@ def marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int
     with create_session() as session:
         rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
         ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
-    undone = _undone(view)
+    undone, dag = _undone(view), dag_again(run)
     # Perhaps also tasks of a pipeline of this name with another ledger: a task whose work is done does nothing.
     return [
         (task_id, index)
         for task_id, index, operator, state in own_tasks(pipeline, run.dag_id, ours)
         if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
+        if dag is None or task_id in dag.task_dict
     ]
 
 

@@ -12,6 +12,7 @@ from airflow_epochs.model import Run
 
 if TYPE_CHECKING:
     from airflow.serialization.definitions.dag import SerializedDAG
+    from sqlalchemy.orm import Session
 
 RUNNING = "running"
 QUEUED = "queued"
@@ -95,6 +96,26 @@ def stored_dag(dag_id: str) -> SerializedDAG | None:
 
     with create_session() as session:
         return DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+
+
+def dag_again(run: Run) -> SerializedDAG | None:
+    """The DAG as the run has it if ``airflow epochs retry`` clears it; the newest version if Airflow forgot the run."""
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.query(DagRun).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
+        if found and not is_newest_again(run.dag_id, session):
+            return DBDagBag().get_dag_for_run(found, session=session)
+    return stored_dag(run.dag_id)
+
+
+def is_newest_again(dag_id: str, session: Session) -> bool:
+    """Whether a run that is cleared gets the newest version of its DAG: unless the DAG or the configuration forbids."""
+    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
+
+    return resolve_run_on_latest_version(None, dag_id, session, fallback=True)
 
 
 def is_at_work(pipeline: str, run: Run, ledger_conn_id: str = "") -> bool:

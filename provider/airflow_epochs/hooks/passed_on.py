@@ -6,8 +6,8 @@ from airflow_epochs.contracts import ByInterval, Interval
 from airflow_epochs.coordinator.inspection.lag import source_in
 from airflow_epochs.coordinator.runs import rereading, series
 from airflow_epochs.hooks.intervals import interval_of
-from airflow_epochs.hooks.known_runs import stored_dag
-from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, stored_tasks
+from airflow_epochs.hooks.known_runs import dag_again, stored_dag
+from airflow_epochs.hooks.own_tasks import ALL_IN_ONE
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
 from airflow_epochs.ledger.run_ids import nth, read_again
@@ -63,11 +63,6 @@ def interval_of_run(run: Run) -> Interval | None:
 
 
 def _is_all_in_one(run: Run) -> bool:
-    """Whether one task runs all phases: a task of the run, or of its DAG if Airflow has deleted the run's tasks."""
-    from airflow.models.taskinstance import TaskInstance as Task
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        rows = session.query(Task.operator).filter_by(dag_id=run.dag_id, run_id=run.run_id)
-        operators = {row[0] for row in rows}
-    return ALL_IN_ONE in (operators or {task.get("task_type") for task in stored_tasks(run.dag_id)})
+    """Whether one task runs all phases if the run is cleared: its DAG may have got another layout since."""
+    dag = dag_again(run)
+    return dag is not None and ALL_IN_ONE in {task.task_type for task in dag.tasks}

@@ -224,7 +224,8 @@ class Retry:
 
     def _of_open_attempt(self, ledger: Ledger) -> str:
         again = operators_again(ledger, self.pipeline, Run(self.dag_id, self.run_id)) if self.run_id else {_OPENS}
-        if again & {_OPENS, ALL_IN_ONE}:
+        since = {task.get("task_type") for task in self._tasks()}  # the run may have had another layout
+        if ALL_IN_ONE in again | since or _OPENS in again:
             return _OPENED_ANEW
         return next((told for operator, told in _GOES_ON.items() if operator in again), _OPENED_ANEW)
 

@@ -268,10 +268,11 @@ class EpochOperator(BaseOperator):
 
     def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
         """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks."""
-        from airflow_epochs.coordinator.runs import blocking, rereading
+        from airflow_epochs.coordinator.runs import rereading, series
 
-        known = rereading.as_known(coordinator.task, run_of(context), begins=self.step in _OPENING)
-        return blocking.as_known(coordinator.task, known)
+        begins = self.step in _OPENING
+        known = rereading.as_known(coordinator.task, run_of(context), begins=begins)
+        return series.as_known(coordinator.task, known, begins=begins)
 
     def _rest(self, context: Context) -> None:
         """During a pause, let a run of an ``@continuous`` DAG wait a while in the triggerer before it is skipped.

@@ -6,23 +6,14 @@ from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
 from airflow_epochs.contracts import ByInterval, is_by_interval
 from airflow_epochs.coordinator.runs.patience import leave_alone
-from airflow_epochs.coordinator.runs.series import newest
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
-from airflow_epochs.ledger.run_ids import airflow_run, nth
+from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run, attempt_fields
 from airflow_epochs.protocol import State
 
 UNFINISHED = (State.OPEN, State.ABORTED, State.IN_DOUBT)
-
-
-def as_known(task: TaskTry, run: Run) -> Run:
-    """The run of its newest epoch: it may have had several, in one task, and no other run may finish the last one.
-
-    Where the pipeline does not block, another run finishes that one.
-    """
-    return nth(run, newest(task.ledger, run)) if _blocks(task) else run
 
 
 def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:

@@ -22,6 +22,21 @@ from airflow_epochs.ledger.run_ids import nth, read_again, runs_of_attempts
 from airflow_epochs.model import Run
 
 
+def as_known(task: TaskTry, run: Run, *, begins: bool = False) -> Run:
+    """The run of its newest epoch, for a task per step: in the other layout, the run may have had several.
+
+    ``begins``: whether this is the task that opens epochs. It puts the newest epoch's index if the run died before it
+    did, so that the tasks behind find the epoch, too.
+    """
+    number = newest(task.ledger, run)
+    known, following = nth(run, number), nth(run, number + 1)
+    opened = task.ledger.view_of_next().open if begins and task.ledger.epoch_of(known) else None
+    if opened is None or opened.run != following:
+        return known
+    task.ledger.put_run(following, opened.txn.epoch)
+    return following
+
+
 def newest(ledger: Ledger, run: Run) -> int:
     """How many epochs have an index: the newest of them may be unfinished. 1 if there is none.
 
