@@ -381,7 +381,7 @@ def test_a_retry_says_that_the_open_attempt_is_aborted_if_the_dag_has_one_task_f
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     complete = fresh(lab).complete_record(1)
-    assert complete and complete.txn.attempt == 2
+    assert complete and complete.txn_id.attempt == 2
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 

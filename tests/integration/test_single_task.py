@@ -17,6 +17,7 @@ from airflow_epochs.coordinator import code_changes
 from airflow_epochs.coordinator.admin import savepoints
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.runs import series
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import cleared_tasks
 from airflow_epochs.hooks.epochs import AirflowEnvironment
@@ -260,6 +261,25 @@ def test_a_retry_lets_the_run_finish_its_second_epoch_though_the_dag_has_a_task_
     assert {each["epoch"] for each in lab.harness.asset_events("r1")} == {2}
     assert lab.run("r2").state == "success"
     assert lab.shown() == [["a", "b", "later"], ["a", "b", "later"]]
+
+
+def test_a_run_with_a_task_per_step_asks_the_ledger_for_further_epochs_only_if_it_is_cleared_after_its_first_one(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Run] = []
+
+    def as_known(task: TaskTry, run: Run, *, begins: bool = False) -> Run:
+        asked.append(run)
+        return run
+
+    monkeypatch.setattr(series, "as_known", as_known)
+    lab.laid_out()
+    lab.produce("a")
+    assert lab.run("r1").state == "success"
+    assert asked == []
+    assert lab.harness.clear("r1").state == "success"
+    assert asked == [Run(lab.harness.dag.dag_id, "r1")]
+    assert lab.shown() == [["a"], ["a"]]
 
 
 @pytest.mark.parametrize("others", ["completed it", pytest.param("opened it again", marks=pytest.mark.long)])

@@ -267,12 +267,19 @@ class EpochOperator(BaseOperator):
             )
 
     def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
-        """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks."""
+        """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks.
+
+        In the other layout, a run may have had several epochs, and works on the newest one. A task that opens epochs
+        looks for that one in ``work``. For another task, there is only one if the tasks before tell of the run's first
+        epoch: then the ledger is not asked for others.
+        """
         from airflow_epochs.coordinator.runs import rereading, series
 
-        begins = self.step in _OPENING
-        known = rereading.as_known(coordinator.task, run_of(context), begins=begins)
-        return series.as_known(coordinator.task, known, begins=begins)
+        task, opens = coordinator.task, self.step in _OPENING
+        known = rereading.as_known(task, run_of(context), begins=opens)
+        if opens or task.ledger.epoch_of(known) in {checkpoint.epoch for checkpoint in self._checkpoints}:
+            return known
+        return series.as_known(task, known)
 
     def _rest(self, context: Context) -> None:
         """During a pause, let a run of an ``@continuous`` DAG wait a while in the triggerer before it is skipped.

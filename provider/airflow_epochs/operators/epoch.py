@@ -101,7 +101,15 @@ class OpenEpochOperator(NeedsTransform):
         from airflow_epochs.operators import phases
 
         phases.require_free_name(coordinator, run, context["params"])
-        return coordinator.checkpoint(self._opened(coordinator, run, phases.asked_limits(context["params"])))
+        return coordinator.checkpoint(self._newest(coordinator, run, phases.asked_limits(context["params"])))
+
+    def _newest(self, coordinator: Coordinator, run: Run, limits: Limits) -> EpochView:
+        """The run's newest epoch: in the other layout, it may have had several."""
+        from airflow_epochs.coordinator.runs import series
+
+        opened = self._opened(coordinator, run, limits)
+        newest = series.as_known(coordinator.task, run, begins=True) if opened.complete else run
+        return opened if newest == run else self._opened(coordinator, newest, limits)
 
     def _opened(self, coordinator: Coordinator, run: Run, limits: Limits) -> EpochView:
         from airflow_epochs.contracts import NotYet

@@ -14,7 +14,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, NotApplied, Refused, tolerated
 from airflow_epochs.operators.announcing import AnnouncesSinks
-from airflow_epochs.operators.base import NeedsTransform, run_of, try_number
+from airflow_epochs.operators.base import NeedsTransform, try_number
 from airflow_epochs.operators.epoch import CommitSinkOperator, OpenEpochOperator, assets_of
 from airflow_epochs.operators.lineage import ReportsLineage
 from airflow_epochs.operators.wording import in_one_task
@@ -91,12 +91,6 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
     def _locate(self, error: EpochError) -> None:
         error.remedy = in_one_task(error.remedy)
         super()._locate(error)
-
-    def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
-        """The run of all its epochs: ``work`` looks for the newest one itself."""
-        from airflow_epochs.coordinator.runs import rereading
-
-        return rereading.as_known(coordinator.task, run_of(context), begins=True)
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Work on the run's epochs, from the one that it worked on last. Returns the checkpoint of its last one."""

@@ -33,7 +33,7 @@ def as_known(task: TaskTry, run: Run, *, begins: bool = False) -> Run:
     opened = task.ledger.view_of_next().open if begins and task.ledger.epoch_of(known) else None
     if opened is None or opened.run != following:
         return known
-    task.ledger.put_run(following, opened.txn.epoch)
+    task.ledger.put_run(following, opened.txn_id.epoch)
     return following
 
 
