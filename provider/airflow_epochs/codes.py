@@ -803,7 +803,8 @@ RETRY_NEEDS_BACKFILL = COMMANDS.code(
     Refused,
     "Neither a run that is cleared nor a new one goes on. Airflow starts no run of a backfill that was cancelled, or "
     "that ended while it was paused. And a pipeline that reads data intervals needs runs that have one: a run that "
-    "`retry` starts has no interval. Nothing was changed.",
+    '`retry` starts has no interval. With `on_failed_epoch="block"`, an epoch whose run Airflow no longer has needs '
+    "another run of the same interval. Nothing was changed.",
     "Create a backfill of the DAG for the interval of that run, or for the interval that is to be read next: "
     "`airflow backfill create --reprocess-behavior failed`. See docs/intervals.md#backfills-that-were-cancelled.",
 )

@@ -15,6 +15,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import quote
 
 import pytest
 from airflow.sdk import (
@@ -161,6 +162,14 @@ class Backfilled(Lab):
         self.spark.failures = 1
         return number, self.started(ends=False)
 
+    def asked(self, method: str, path: str, body: JsonDict | None = None) -> Any:
+        browser = Browser("ADMIN")
+        with browser.client:
+            return browser.client.request(method, f"/api/v2/dags/{self.harness.dag.dag_id}/dagRuns{path}", json=body)
+
+    def deleted(self, run_id: str) -> None:
+        assert self.asked("DELETE", f"/{quote(run_id, safe='')}").status_code == 204
+
     def cancelled(self) -> str:
         """The run of a backfill, which failed, and whose backfill was cancelled then."""
         number, run_id = self.failed()
@@ -289,6 +298,19 @@ class Intervals(Backfilled):
             monkeypatch.setattr(module, "source_in", lambda spec: self.source)
         self.produce(*range(24))
 
+    def by_hand(self, date: datetime, run_id: str = BY_HAND) -> None:
+        answer = self.asked("POST", "", {"dag_run_id": run_id, "logical_date": date.isoformat()})
+        assert answer.status_code == 200, answer.text
+
+    def deleted_in_doubt(self, hour: int = 9) -> str:
+        """The run of an hour has left its epoch in doubt, and somebody deletes it in Airflow."""
+        self.backfilled(hour)
+        with broken_commit("audit"):
+            run_id = self.started(ends=False)
+        self.harness.ended_backfills()
+        self.deleted(run_id)
+        return run_id
+
     def has_read(self) -> list[Any]:
         return self.shown()[0]
 
@@ -340,6 +362,87 @@ def test_the_run_of_an_interval_whose_backfill_was_cancelled_is_finished_by_the_
     assert (lab.fresh.newest_complete(), len(lab.has_read())) == (1, 1)
 
 
+@pytest.mark.few(2)
+@SCHEDULES
+def test_an_epoch_whose_run_somebody_deleted_is_finished_by_the_backfill_that_is_named_and_no_run_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch, schedule)
+    run_id = lab.deleted_in_doubt()
+    lab.backfilled(10)
+    later = lab.started(ends=False)
+    lab.harness.ended_backfills()
+    error = lab.refused()
+    assert error.code is codes.RETRY_NEEDS_BACKFILL
+    assert f"Airflow no longer has run {run_id} of DAG" in error.what
+    lab.typed(error.remedy)
+    assert lab.started() != later
+    (first,) = lab.has_read()
+    assert lab.fresh.newest_complete() == 1 and lab.shown() == [[first]] * 2
+    assert (lab.clear(later).state, lab.has_read()) == ("success", [first, first + 1])
+
+
+@pytest.mark.parametrize("layout", ["tasks", pytest.param("single", marks=pytest.mark.long)])
+def test_a_run_that_fails_to_finish_the_epoch_of_a_deleted_run_of_its_interval_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch, PARTITIONS, layout)
+    lab.deleted_in_doubt()
+    lab.backfilled(9)
+    with broken_commit("audit"):
+        second = lab.started(ends=False)
+    lab.harness.ended_backfills()
+    lab.backfilled(10)
+    lab.started(ends=False)
+    lab.harness.ended_backfills()
+    which, becomes = Retry.of(lab.fresh, "orders").told(lab.fresh)
+    assert which.startswith(f"Of run {second} of DAG") and "It will be rolled forward" in becomes
+    assert "marked as success" not in which
+    lab.retried()
+    assert lab.started() == second
+    assert lab.fresh.newest_complete() == 1 and lab.shown()[0] == lab.shown()[1]
+
+
+@pytest.mark.parametrize("taken_over", [False, True], ids=["by hand", "taken over"])
+def test_an_epoch_of_a_deleted_run_whose_interval_the_timetable_lacks_is_finished_as_the_refusal_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_over: bool
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch, AFTER_THE_HOUR)
+    date = at(10) + HOUR / 2
+    lab.by_hand(date)
+    with broken_commit("audit"):
+        assert lab.started(ends=False) == BY_HAND
+    lab.deleted(BY_HAND)
+    error = lab.refused()
+    assert str(Interval(date - HOUR, date)) in error.remedy and "docs/intervals.md#runs-by-hand" in error.remedy
+    assert backfills.COMMAND not in error.remedy and 'Set `on_failed_epoch="take_over"`' in error.remedy
+    if taken_over:
+        lab.laid_out(schedule=AFTER_THE_HOUR, on_failed_epoch="take_over")
+        lab.backfilled(11)
+    else:
+        lab.by_hand(date, "again")
+    lab.started()
+    assert lab.fresh.newest_complete() == 1 and lab.shown() == [[9]] * 2
+
+
+@pytest.mark.long
+def test_an_epoch_of_a_deleted_run_that_has_no_interval_is_taken_over_as_is_said_though_epochs_have_one_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Backfilled(tmp_path, monkeypatch)
+    lab.produce("a")
+    with broken_commit("audit"):
+        lab.run("r1")
+    lab.deleted("r1")
+    hourly = Hourly(world=lab.world.name, topics=("orders",))
+    monkeypatch.setattr(retrying, "source_in", lambda _: hourly)
+    assert 'Set `on_failed_epoch="take_over"` in the DAG' in Retry.of(lab.fresh, "orders").told(lab.fresh)[1]
+    lab.laid_out(schedule=EVERY_HOUR, on_failed_epoch="take_over")
+    lab.retried()
+    lab.started()
+    assert lab.shown() == [["a"]] * 2
+
+
 def test_the_runs_that_a_cancelled_backfill_left_are_not_cleared_and_the_next_interval_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,21 +481,12 @@ class Refusing(Intervals):
         self.started()
         self.require_read(*read)
 
-    def by_hand(self, date: datetime, run_id: str = BY_HAND) -> None:
-        answer = self.asked("POST", "", {"dag_run_id": run_id, "logical_date": date.isoformat()})
-        assert answer.status_code == 200, answer.text
-
     def deleted_as_told(self, remedy: str) -> None:
         """The call of Airflow's API that a remedy names, as it stands there."""
         (path,) = re.findall(r"`DELETE (/api/v2/[^`]*)`", remedy)
         browser = Browser("ADMIN")
         with browser.client:
             assert browser.client.delete(path).status_code == 204
-
-    def asked(self, method: str, path: str, body: JsonDict | None = None) -> Any:
-        browser = Browser("ADMIN")
-        with browser.client:
-            return browser.client.request(method, f"/api/v2/dags/{self.harness.dag.dag_id}/dagRuns{path}", json=body)
 
     def backfilled_as_told(self, *read: int) -> None:
         """A retry names a backfill, whose run then ends."""

@@ -23,6 +23,9 @@ class ByTheHour:
     def is_of(self, state: JsonDict, interval: Interval) -> bool:
         return by_interval.is_of(state, interval)
 
+    def planned_for(self, state: JsonDict) -> Interval | None:
+        return by_interval.planned_for(state)
+
     def read_until(self, state: JsonDict) -> datetime | None:
         covered = by_interval.coverage_of(state)
         return covered.end if covered and not covered.went_back else None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_epochs import codes
+from airflow_epochs import KafkaSource, codes
 from airflow_epochs.contracts import Interval, Position
 from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
@@ -155,6 +155,7 @@ def test_what_is_on_record_says_which_interval_and_since_when_none_is_left_out()
     later = {"interval": recorded(hours(8, 9), coverage_of(first))}
     assert coverage_of(later) == read_up_to(9, since=5)
     assert is_of(later, hours(8, 9)) and not is_of(later, hours(5, 6)) and not is_of({}, hours(8, 9))
+    assert KafkaSource("t").planned_for(later) == hours(8, 9)
 
 
 def test_a_new_topic_without_its_oldest_records_is_told() -> None:
@@ -187,7 +188,7 @@ def test_after_a_command_that_went_back_to_a_time_what_lies_before_it_is_known_a
     at = Position(ranges={"t": (OffsetRange(0, 2, 6),)}, state=state)
     found = to_time(at, ms_of(hour(to)), log, {("t", 0): 3}).position.state
     assert coverage_of(found) == Coverage(hour(since), hour(end), went_back=True)
-    assert not is_of(found, hours(9, 10))
+    assert not is_of(found, hours(9, 10)) and KafkaSource("t").planned_for(found) is None
     again = to_time(Position(ranges={"t": (OffsetRange(0, 3, 3),)}, state=found), ms_of(hour(9)), log, {("t", 0): 5})
     assert coverage_of(again.position.state) == coverage_of(found), "a later time is no way back"
 

@@ -125,6 +125,9 @@ class IntervalSource(FileSource):
     def is_of(self, state: JsonDict, interval: Interval) -> bool:
         return False
 
+    def planned_for(self, state: JsonDict) -> Interval | None:
+        return None
+
     def read_until(self, state: JsonDict) -> datetime | None:
         return None
 

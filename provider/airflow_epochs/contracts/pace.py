@@ -95,6 +95,10 @@ class ByInterval(Protocol):
         """Whether an epoch with this ``PlannedEpoch.state`` was planned for this interval."""
         ...
 
+    def planned_for(self, state: JsonDict) -> Interval | None:
+        """The interval that an epoch with this ``PlannedEpoch.state`` was planned for; None: no interval."""
+        ...
+
     def read_until(self, state: JsonDict) -> datetime | None:
         """The end of the interval that an epoch with this ``PlannedEpoch.state`` was planned for; None: no interval."""
         ...

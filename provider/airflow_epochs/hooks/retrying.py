@@ -4,7 +4,8 @@ The run in charge of an unfinished epoch is cleared, in both layouts: its tasks 
 stands. A new run would do the same only where ``on_failed_epoch`` lets it: with "block", no other run may have the
 epoch. A new run is started if no run is in charge, or Airflow has forgotten it; also if a command waits, and the failed
 run would pass its complete epoch on: then only another run obeys. A new run has no data interval, and Airflow starts no
-run of a cancelled backfill again: where only such runs are left, the refusal names the backfill that goes on.
+run of a cancelled backfill again: where only such runs are left, the refusal names the backfill that goes on. So it
+does if Airflow has forgotten the run in charge, and only another run of its data interval may have the epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
-from airflow_epochs.contracts import is_by_interval
+from airflow_epochs.contracts import ByInterval, Interval, is_by_interval
 from airflow_epochs.coordinator.admin import admin, pausing
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.inspection.lag import source_in
@@ -26,7 +27,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills, next_intervals, taken_dates
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.cleared_tasks import clear, marked_green, not_green, operators_again
-from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, newest_run, no_dag, state_of
+from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, failed_run_at, newest_run, no_dag, state_of
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, stored_own_tasks
 from airflow_epochs.hooks.passed_on import epoch_passed_on, interval_of_run, may_read_again, source_by_interval
 from airflow_epochs.ledger.ledger import Ledger
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 _MARKED = "that somebody marked as success though they are not done"
 _TAKE_OVER = 'Set `on_failed_epoch="take_over"` in the DAG until the next run is green.'
-_ANOTHER_RUN = "Start another run for the same data interval, such as a backfill: it finishes the epoch."
+_FINISHES = "a new run for the same interval finishes the epoch"
 _BOUNDS = re.compile(r"\bbounds='(available|data_interval)'")
 _REFUSES_MISSED = re.compile(r"\bmissed='refuse'")
 """How Airflow's database writes these options of a KafkaSource."""
@@ -119,6 +120,10 @@ class Retry:
         """
         by_interval = self._by_interval(ledger)
         needs_interval = by_interval and _plans(view)
+        if view and not in_charge and self._belongs(view, by_interval) and (at := _planned_for(view)):
+            in_charge = failed_run_at(self.dag_id, at.start)
+            if in_charge is None:
+                return None, partial(self._needs_run_of, ledger, view, at)
         run = in_charge or self._failed(ledger, view, needs_interval)
         halted = backfills.halted(run) if run else None
         if run and not (halted and halted.ended):
@@ -139,6 +144,11 @@ class Retry:
             remedy=" ".join(remedies),
             pipeline=self.pipeline,
         )
+
+    def _needs_run_of(self, ledger: Ledger, view: EpochView, at: Interval) -> Refused:
+        """The refusal that names what makes another run of the interval of a run that Airflow has forgotten."""
+        what = f"{in_words(view)} {_forgotten(ledger, view)}: only another run of its data interval, {at}, finishes it."
+        return self._needs_backfill(what, _by_backfill(self.dag_id, at, _FINISHES) or _by_hand(at))
 
     def _by_interval(self, ledger: Ledger) -> bool:
         """Whether epochs belong to data intervals: as the DAG says today; else as the newest epoch was planned."""
@@ -175,6 +185,10 @@ class Retry:
         """Whether no other run may finish an epoch."""
         chosen = {task.get("on_failed_epoch") for task in self._tasks()}
         return BLOCK in chosen or (by_interval and None in chosen)
+
+    def _belongs(self, view: EpochView, by_interval: bool) -> bool:
+        """Whether no run may have the unfinished epoch but its own, and others of the same data interval."""
+        return not view.opened.command and view.opened.dag_id == self.dag_id and self._blocks(by_interval)
 
     def _tasks(self) -> list[Mapping[str, Any]]:
         return stored_own_tasks(self.pipeline, self.dag_id, self.ledger_conn_id)
@@ -232,12 +246,10 @@ class Retry:
     def _left_alone(self, ledger: Ledger, view: EpochView) -> str:
         """Why the run fails and leaves the unfinished epoch as it is; empty if it finishes it."""
         owner, run = airflow_run(ledger, view.opened.run), Run(self.dag_id, self.run_id)
-        by_interval = self._by_interval(ledger)
-        if view.opened.command or owner == run or view.opened.dag_id != run.dag_id or not self._blocks(by_interval):
+        if owner == run or not self._belongs(view, self._by_interval(ledger)) or _planned_for(view):
             return ""
         return (
-            f'Airflow no longer has {owner}, and the pipeline has `on_failed_epoch="block"`: another run fails, and '
-            f"leaves the epoch as it is. {_ANOTHER_RUN if by_interval else _TAKE_OVER} See "
+            f"{_forgotten(ledger, view)}: another run fails, and leaves the epoch as it is. {_TAKE_OVER} See "
             "docs/intervals.md#when-a-run-fails."
         )
 
@@ -347,11 +359,34 @@ def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, s
     anew = backfills.is_by_partition(run.dag_id) or (at is not None and not taken_dates.is_dated(run, at))
     if anew and not by_interval:
         return what, f"A backfill would make another run. {_TAKE_OVER}"
-    command, others = backfills.of_interval(run.dag_id, at) if at else ("", "")
-    goes_on = "a new run for the same interval finishes the epoch" if anew else "it clears the run, which goes on"
-    first = taken_dates.freeing(run.dag_id, at) if at else ""
-    remedy = next_intervals.joined(first, f"Type `{command}`: {goes_on}.", others, next_intervals.ONE_BACKFILL)
-    return what, remedy if command else None
+    goes_on = _FINISHES if anew else "it clears the run, which goes on"
+    return what, _by_backfill(run.dag_id, at, goes_on) if at else None
+
+
+def _by_backfill(dag_id: str, at: Interval, goes_on: str) -> str | None:
+    """How a backfill takes this interval, and what it does then; None if the DAG's timetable has no such interval."""
+    command, others = backfills.of_interval(dag_id, at)
+    first, takes = taken_dates.freeing(dag_id, at), f"Type `{command}`: {goes_on}."
+    return next_intervals.joined(first, takes, others, next_intervals.ONE_BACKFILL) if command else None
+
+
+def _by_hand(at: Interval) -> str:
+    return (
+        f"Start a run by hand for the data interval {at}, which the DAG's timetable does not have: that run finishes "
+        f"the epoch. See docs/intervals.md#runs-by-hand. Or let any run finish it: {_TAKE_OVER} See "
+        "docs/intervals.md#let-another-run-finish-an-epoch."
+    )
+
+
+def _forgotten(ledger: Ledger, view: EpochView) -> str:
+    owner = airflow_run(ledger, view.opened.run)
+    return f'Airflow no longer has {owner}, and the pipeline has `on_failed_epoch="block"`'
+
+
+def _planned_for(view: EpochView) -> Interval | None:
+    """The data interval that the unfinished epoch was planned for; None if it was not for an interval."""
+    source = source_in(view.opened.source)
+    return source.planned_for(view.opened.source_state) if isinstance(source, ByInterval) else None
 
 
 def _plans(view: EpochView | None) -> bool:

@@ -89,8 +89,14 @@ def without_coverage(state: JsonDict) -> JsonDict:
 
 def is_of(state: Mapping[str, JsonDict], interval: Interval) -> bool:
     """Whether an epoch with this state is for ``interval``."""
+    return planned_for(state) == interval
+
+
+def planned_for(state: Mapping[str, JsonDict]) -> Interval | None:
+    """The interval of an epoch with this state; None if it is for none, or only says where a command went back to."""
     found = state.get(KEY)
-    return found is not None and (_time(found["start"]), _time(found["end"])) == (interval.start, interval.end)
+    at = Interval(_time(found["start"]), _time(found["end"])) if found else None
+    return at if at and at.start < at.end else None
 
 
 def require_interval(interval: Interval | None) -> Interval:

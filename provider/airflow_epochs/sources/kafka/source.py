@@ -156,6 +156,12 @@ class KafkaSource:
 
         return is_of(state, interval)
 
+    def planned_for(self, state: JsonDict) -> Interval | None:
+        """The interval that an epoch with this state was planned for; None: it was not for an interval."""
+        from airflow_epochs.sources.kafka.interval import planned_for
+
+        return planned_for(state)
+
     def read_until(self, state: JsonDict) -> datetime | None:
         """The end of the interval that an epoch with this state was planned for; None: it was not for an interval."""
         from airflow_epochs.sources.kafka.interval import coverage_of
