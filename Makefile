@@ -20,7 +20,7 @@ help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
 	@echo "make test        lint and every test but the long ones (half an hour)"
 	@echo "make test-long   what other tests show, in more modes, examples and ways of running (two hours and more)"
-	@echo "make test-fast   one case of each quick test of a unit or the protocol: no server (45 s)"
+	@echo "make test-fast   one case of each quick test of a unit or the protocol: no server (a minute)"
 	@echo "make lint        formatter, types, the arrows between rooms (2 minutes, then 20 s)"
 	@echo "make test-plain  of \`make test\`: what needs no Java (8 minutes); test-spark, test-brokers: the rest (10 minutes each)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
