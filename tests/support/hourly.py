@@ -20,9 +20,6 @@ class ByTheHour:
     def by_interval(self) -> bool:
         return True
 
-    def is_of(self, state: JsonDict, interval: Interval) -> bool:
-        return by_interval.is_of(state, interval)
-
     def planned_for(self, state: JsonDict) -> Interval | None:
         return by_interval.planned_for(state)
 

@@ -19,8 +19,8 @@ from airflow_epochs.sources.kafka.interval import (
     began_of,
     coverage_of,
     cut_off,
-    is_of,
     plan,
+    planned_for,
     recorded,
     require_interval,
     require_unread,
@@ -154,8 +154,8 @@ def test_what_is_on_record_says_which_interval_and_since_when_none_is_left_out()
     first = {"interval": recorded(hours(5, 6), None)}
     later = {"interval": recorded(hours(8, 9), coverage_of(first))}
     assert coverage_of(later) == read_up_to(9, since=5)
-    assert is_of(later, hours(8, 9)) and not is_of(later, hours(5, 6)) and not is_of({}, hours(8, 9))
-    assert KafkaSource("t").planned_for(later) == hours(8, 9)
+    assert KafkaSource("t").planned_for(later) == planned_for(later) == hours(8, 9) != hours(5, 6)
+    assert planned_for({}) is None
 
 
 def test_a_new_topic_without_its_oldest_records_is_told() -> None:
@@ -188,7 +188,7 @@ def test_after_a_command_that_went_back_to_a_time_what_lies_before_it_is_known_a
     at = Position(ranges={"t": (OffsetRange(0, 2, 6),)}, state=state)
     found = to_time(at, ms_of(hour(to)), log, {("t", 0): 3}).position.state
     assert coverage_of(found) == Coverage(hour(since), hour(end), went_back=True)
-    assert not is_of(found, hours(9, 10)) and KafkaSource("t").planned_for(found) is None
+    assert planned_for(found) is None and KafkaSource("t").planned_for(found) is None
     again = to_time(Position(ranges={"t": (OffsetRange(0, 3, 3),)}, state=found), ms_of(hour(9)), log, {("t", 0): 5})
     assert coverage_of(again.position.state) == coverage_of(found), "a later time is no way back"
 

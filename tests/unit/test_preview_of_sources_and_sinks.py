@@ -122,9 +122,6 @@ class IntervalSource(FileSource):
     def by_interval(self) -> bool:
         return True
 
-    def is_of(self, state: JsonDict, interval: Interval) -> bool:
-        return False
-
     def planned_for(self, state: JsonDict) -> Interval | None:
         return None
 

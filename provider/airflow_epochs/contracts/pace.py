@@ -91,10 +91,6 @@ class ByInterval(Protocol):
         """Whether they do. Needs no connection."""
         ...
 
-    def is_of(self, state: JsonDict, interval: Interval) -> bool:
-        """Whether an epoch with this ``PlannedEpoch.state`` was planned for this interval."""
-        ...
-
     def planned_for(self, state: JsonDict) -> Interval | None:
         """The interval that an epoch with this ``PlannedEpoch.state`` was planned for; None: no interval."""
         ...

@@ -55,7 +55,7 @@ def _may_have(task: TaskTry, view: EpochView, run: Run) -> bool:
     if view.opened.run == run or view.opened.command or view.opened.dag_id != task.pipeline.dag_id:
         return True
     source, interval = task.pipeline.source, task.interval()
-    if isinstance(source, ByInterval) and interval and source.is_of(view.opened.source_state, interval):
+    if isinstance(source, ByInterval) and interval and source.planned_for(view.opened.source_state) == interval:
         return True
     return _is_lost_to_its_run(task, view)
 

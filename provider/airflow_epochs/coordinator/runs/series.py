@@ -65,7 +65,7 @@ def is_at_its_end(task: TaskTry, epoch: int) -> bool:
     if not is_by_interval(source):
         return False
     at = task.interval()
-    return at is None or at.start >= at.end or source.is_of(record.source_state, at)
+    return at is None or at.start >= at.end or source.planned_for(record.source_state) == at
 
 
 def has_next_run(task: TaskTry, error: EpochError) -> bool:

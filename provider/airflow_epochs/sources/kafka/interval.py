@@ -87,11 +87,6 @@ def without_coverage(state: JsonDict) -> JsonDict:
     return {key: value for key, value in state.items() if key not in (KEY, BEGAN)}
 
 
-def is_of(state: Mapping[str, JsonDict], interval: Interval) -> bool:
-    """Whether an epoch with this state is for ``interval``."""
-    return planned_for(state) == interval
-
-
 def planned_for(state: Mapping[str, JsonDict]) -> Interval | None:
     """The interval of an epoch with this state; None if it is for none, or only says where a command went back to."""
     found = state.get(KEY)

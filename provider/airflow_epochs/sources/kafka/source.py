@@ -150,12 +150,6 @@ class KafkaSource:
         reason = "the interval says which records an epoch has"
         return dict.fromkeys(SIZES, reason) if self.bounds == DATA_INTERVAL else {}
 
-    def is_of(self, state: JsonDict, interval: Interval) -> bool:
-        """Whether an epoch with this state was planned for this interval."""
-        from airflow_epochs.sources.kafka.interval import is_of
-
-        return is_of(state, interval)
-
     def planned_for(self, state: JsonDict) -> Interval | None:
         """The interval that an epoch with this state was planned for; None: it was not for an interval."""
         from airflow_epochs.sources.kafka.interval import planned_for
